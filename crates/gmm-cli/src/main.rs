@@ -1,0 +1,2 @@
+//! The command `gmm`.
+fn main() {}

@@ -1,0 +1,44 @@
+//! What can be set about a space.
+
+use core::time::Duration;
+
+use crate::{PageNr, PageRange};
+
+/// The settings of a [`Space`](crate::Space).
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The unified addresses: every region lies in this range.
+    pub window: PageRange,
+    /// How many address ranges `mmap` offers to contexts that refuse before it gives up
+    /// (openEuler's kernel uses 10).
+    pub examine_tries: u32,
+    /// How many frames are asked of a device at a time (the paper's 16).
+    pub import_batch: u32,
+    /// How many pages are evicted at a time at most (the paper's 16); never more than an eighth
+    /// of the node.
+    pub evict_batch: u32,
+    /// How long a fault waits for frames that other faults hold before it reports out of memory.
+    pub frame_wait: Duration,
+    /// How long one batch of copies may take.
+    pub copy_timeout: Duration,
+    /// How long a fault waits for a page that a launch holds on another node.
+    pub hold_wait: Duration,
+    /// How many free host frames are kept warm; what `munmap` frees beyond goes back to the
+    /// operating system.
+    pub warm_host_frames: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            window: PageRange { start: PageNr(0x1100_0000_0000 >> 21), nr_pages: 1 << 21 },
+            examine_tries: 10,
+            import_batch: 16,
+            evict_batch: 16,
+            frame_wait: Duration::from_millis(800),
+            copy_timeout: Duration::from_secs(10),
+            hold_wait: Duration::from_secs(30),
+            warm_host_frames: 256,
+        }
+    }
+}

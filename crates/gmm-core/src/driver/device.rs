@@ -1,0 +1,156 @@
+//! A device: memory in frames, and the means to fill and copy them.
+
+use core::time::Duration;
+
+use bitflags::bitflags;
+
+use super::DriverError;
+use crate::{Batch, Frame, FrameNr, HostAddr, NodeId};
+
+bitflags! {
+    /// What a device and its contexts can do beyond the mandatory minimum.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct Capabilities: u32 {
+        /// A context that touches an unmapped page waits, and goes on when the page is entered.
+        /// Without it a launch names the ranges it uses and they are held resident until it
+        /// completes (see [`Space::hold`](crate::Space::hold)).
+        const REPLAYABLE_FAULTS = 1 << 0;
+        /// [`Mmu::pmap_enter`](super::Mmu::pmap_enter) can map read-only, and a write through
+        /// such a mapping faults. Without it every fault counts as a write.
+        const READ_ONLY_MAPPINGS = 1 << 1;
+        /// [`Op::Copy`] can name a frame of another device of the same
+        /// [`Device::fabric`] as [`Place::Peer`].
+        const PEER_COPY = 1 << 2;
+        /// A processor can map a frame of another node.
+        const COHERENT_LINK = 1 << 3;
+        /// DMA pins host memory: host frames must not move while it runs.
+        const NEEDS_STABLE_HOST_FRAMES = 1 << 4;
+        /// The device has frames of its own. Without it its contexts map host frames and nothing
+        /// migrates.
+        const OWN_MEMORY = 1 << 5;
+        /// Entering a frame takes it out of reach of copies until it is cleared (the CPU's
+        /// frames, which move into the window). The core clears before it copies from one.
+        const MOVABLE_FRAMES = 1 << 6;
+    }
+}
+
+/// A memory of a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NodeDescription {
+    /// How many frames it has at most. Frame numbers are below this.
+    pub capacity_frames: u32,
+}
+
+/// A run of frames of one node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    /// The first frame.
+    pub start: FrameNr,
+    /// How many frames.
+    pub nr_frames: u32,
+}
+
+/// The address of a frame as the other devices of the same fabric use it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PeerAddr(pub u64);
+
+/// One end of a copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// A frame of this device.
+    Frame(Frame),
+    /// A host frame of another device, by address; valid until the fence completes.
+    Host(HostAddr),
+    /// A frame of another device of the same fabric (only with [`Capabilities::PEER_COPY`]).
+    Peer(PeerAddr),
+}
+
+/// One operation on a whole frame. At least one place is a frame of the device it is given to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Op {
+    /// Fill a frame of this device with zero bytes.
+    Zero(Frame),
+    /// Copy one frame's bytes.
+    Copy {
+        /// Where from.
+        from: Place,
+        /// Where to.
+        to: Place,
+    },
+}
+
+/// A batch that was submitted. What the number means is the device's own affair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fence(pub u64);
+
+/// A device, shared by its contexts. Every method may be called by several threads at once, and
+/// is called on fault-handling threads: no method but `import` and `release` may allocate.
+pub trait Device: Send + Sync {
+    /// What to call it in reports and errors.
+    fn name(&self) -> &str;
+
+    /// What it and its contexts can do. Must not change.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Its memories, at least one (a device without `OWN_MEMORY` has none). Must not change.
+    /// Called once, when the device joins the space.
+    fn nodes(&self) -> &[NodeDescription];
+
+    /// Says which numbers the nodes have in the space: `first`, `first + 1`, ... in the order of
+    /// [`Device::nodes`]. Called once, before any other call that names a node.
+    fn set_first_node(&self, first: NodeId);
+
+    /// Hands over up to `nr_frames` frames of `node` that the core does not hold now. Fewer are a
+    /// legal answer, and so is none for now (`Ok` with nothing in `out`). Their contents may be
+    /// anything. May block (it is called with no lock held); one call at a time for a node.
+    ///
+    /// # Errors
+    /// The core treats an error as "none for now" and reports it if the request fails for it.
+    fn import(
+        &self,
+        node: NodeId,
+        nr_frames: u32,
+        out: &mut Batch<Extent, 16>,
+    ) -> Result<(), DriverError>;
+
+    /// Takes frames back. The core has cleared every mapping of them and no operation on them is
+    /// in flight. Called with no lock held.
+    fn release(&self, node: NodeId, extents: &[Extent]);
+
+    /// Starts a batch of operations and returns at once or when done, as the driver likes. The
+    /// operations of a batch are independent of one another and may run in any order. Called
+    /// with entry locks held: must not call back into the core.
+    ///
+    /// # Errors
+    /// None of the operations was started.
+    fn submit(&self, ops: &[Op]) -> Result<Fence, DriverError>;
+
+    /// Waits until a batch is complete, at most `timeout`. Each fence is waited for once.
+    ///
+    /// # Errors
+    /// Other than [`DriverError::Timeout`]: the batch has ended, some of it did not happen, and
+    /// none of it happens later.
+    fn wait(&self, fence: Fence, timeout: Duration) -> Result<(), DriverError>;
+
+    /// Whether a batch is complete, without waiting. A batch that failed is complete.
+    fn poll(&self, fence: Fence) -> bool;
+
+    /// Where the bytes of a frame lie for other devices' DMA. `Some` for host nodes, `None` for
+    /// others.
+    fn host_addr(&self, frame: Frame) -> Option<HostAddr> {
+        let _ = frame;
+        None
+    }
+
+    /// The fabric that links this device to its peers: devices with the same number can use each
+    /// other's [`PeerAddr`].
+    fn fabric(&self) -> Option<u64> {
+        None
+    }
+
+    /// The address of a frame on the fabric. `Some` if [`Device::fabric`] is.
+    fn peer_addr(&self, frame: Frame) -> Option<PeerAddr> {
+        let _ = frame;
+        None
+    }
+}

@@ -1,0 +1,130 @@
+//! A context's page table.
+
+use super::{DriverError, Partial};
+use crate::{Frame, PageNr, PageRange, VirtAddr};
+
+/// What a processor wanted to do when it faulted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// To read or fetch.
+    Read,
+    /// To write, or to read and write.
+    Write,
+}
+
+/// What a mapping allows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Protection {
+    /// Reads.
+    ReadOnly,
+    /// Reads and writes.
+    ReadWrite,
+}
+
+impl Protection {
+    /// Whether an access may go ahead under this protection.
+    pub fn allows(self, access: Access) -> bool {
+        matches!((self, access), (Self::ReadWrite, _) | (Self::ReadOnly, Access::Read))
+    }
+}
+
+/// The answer to [`Mmu::va_examine`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Examine {
+    /// The context can use the range and has reserved it.
+    Reserved,
+    /// The context can't use this range.
+    Refused,
+    /// It can't use this range but could use one that starts at `base`, or further up at a
+    /// multiple of `alignment_bytes`.
+    Suggest {
+        /// The lowest start that would do.
+        base: VirtAddr,
+        /// A power of two, at least the page size.
+        alignment_bytes: u64,
+    },
+}
+
+/// One mapping to make.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Enter {
+    /// The page.
+    pub page: PageNr,
+    /// The frame that holds its data, of the context's own node.
+    pub frame: Frame,
+    /// What the processor may do through the mapping.
+    pub protection: Protection,
+}
+
+/// One mapping to remove.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Clear {
+    /// The page.
+    pub page: PageNr,
+    /// The frame that it maps.
+    pub frame: Frame,
+    /// Set by the driver: the processor had discarded the page's contents behind the core's back
+    /// (an application's `madvise(MADV_DONTNEED)`), so the page reads as zero and the frame's
+    /// contents mean nothing.
+    pub was_empty: bool,
+}
+
+/// The page table of one context (the paper's "pmap"). Every method may be called by several
+/// threads at once, but for one page only one call is in progress at a time: the core holds the
+/// page's entry lock around `pmap_enter`, `pmap_clear`, `revalidate`, `poison` and
+/// `is_unused_since_entered`. These must not allocate, must not call back into the core, and must
+/// return within a few seconds whatever the context does: one that does not answer is killed.
+pub trait Mmu: Send + Sync {
+    /// Asks whether the context can use `range`, and reserves it if so. Called by `mmap` before
+    /// the range is claimed on the CPU, and by `attach` for regions that exist already.
+    ///
+    /// # Errors
+    /// The driver could not even ask; the core treats it as a refusal and reports the cause.
+    fn va_examine(&self, range: PageRange) -> Result<Examine, DriverError>;
+
+    /// Ends a reservation, whole or part: nothing is mapped there any more. Whatever was still
+    /// mapped is unmapped and its contents are lost. Accesses that wait in a fault on the range
+    /// are woken (and then fail).
+    fn va_release(&self, range: PageRange);
+
+    /// Makes mappings. Entering a page that already maps that frame changes its protection.
+    /// Accesses waiting for the page may go on at once.
+    ///
+    /// # Errors
+    /// [`Partial`]: the first `done` were made, the rest are as before.
+    fn pmap_enter(&self, mappings: &[Enter]) -> Result<(), Partial>;
+
+    /// Removes mappings. When it returns, no access through them is in flight and no translation
+    /// of them is cached: the frames' bytes don't change any more. A page that was poisoned is
+    /// un-poisoned. On a dead context it succeeds, once no access of it can land any more.
+    ///
+    /// # Errors
+    /// [`Partial`]: the first `done` were removed, the rest are as before.
+    fn pmap_clear(&self, mappings: &mut [Clear]) -> Result<(), Partial>;
+
+    /// The processor faulted on a page that the core believes it maps: another fault was quicker,
+    /// or the processor dropped the mapping behind the core's back. Makes sure that the access at
+    /// `addr` can go on (a dropped page reads as zero). The default has nothing to do.
+    ///
+    /// # Errors
+    /// The access can't be made to go on.
+    fn revalidate(&self, mapping: Enter, addr: VirtAddr) -> Result<(), DriverError> {
+        let _ = (mapping, addr);
+        Ok(())
+    }
+
+    /// Makes accesses to `page` (which this context does not map) fail at once instead of
+    /// waiting: the core could not serve them. Says whether the page is now poisoned; the next
+    /// success on the page then undoes it through [`Mmu::pmap_clear`]. The default does not.
+    fn poison(&self, page: PageNr) -> bool {
+        let _ = page;
+        false
+    }
+
+    /// Whether the access for which `page` was entered is known not to have gone on yet. Reclaim
+    /// spares such pages, so that faulting processors make progress. Answered without waiting.
+    fn is_unused_since_entered(&self, page: PageNr) -> bool {
+        let _ = page;
+        false
+    }
+}

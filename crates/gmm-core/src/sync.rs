@@ -1,0 +1,232 @@
+//! Locks and waiting, behind one facade: `std` in production, shuttle (`--cfg shuttle`) when
+//! schedules are explored. Locks carry a rank, and debug builds check that every thread takes
+//! them in rank order.
+
+use core::ops::{Deref, DerefMut};
+use core::time::Duration;
+
+#[cfg(not(shuttle))]
+use std::sync as imp;
+#[cfg(not(shuttle))]
+pub use std::sync::atomic;
+
+#[cfg(shuttle)]
+use shuttle::sync as imp;
+#[cfg(shuttle)]
+pub use shuttle::sync::atomic;
+
+use crate::Clock;
+
+/// The lock order: a thread that holds a lock may only take locks of a higher rank. `Entry` may
+/// be taken by try-lock while another entry is held.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub enum Rank {
+    /// The region table.
+    Regions = 0,
+    /// One page's entry.
+    Entry = 1,
+    /// A processor's slot in the space.
+    Processors = 2,
+    /// A node's frame lists.
+    Frames = 3,
+}
+
+/// A mutex of rank `R` (a [`Rank`] as `u8`). A holder that panicked does not poison it: the
+/// threads that could panic inside abort the process instead.
+#[derive(Debug, Default)]
+pub struct Mutex<T, const R: u8>(imp::Mutex<T>);
+
+/// The right to use what a [`Mutex`] guards.
+pub struct MutexGuard<'a, T, const R: u8> {
+    inner: Option<imp::MutexGuard<'a, T>>,
+    _held: held::Held<R>,
+}
+
+impl<T, const R: u8> Mutex<T, R> {
+    /// A new mutex.
+    pub const fn new(value: T) -> Self {
+        Self(imp::Mutex::new(value))
+    }
+
+    /// Takes the lock, waiting for it.
+    ///
+    /// # Panics
+    /// In debug builds, if this thread holds a lock of the same or a higher rank.
+    pub fn lock(&self) -> MutexGuard<'_, T, R> {
+        held::check::<R>();
+        let inner = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        MutexGuard { inner: Some(inner), _held: held::Held::new() }
+    }
+
+    /// Takes the lock if that needs no waiting; allowed at any rank up to its own.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T, R>> {
+        let inner = match self.0.try_lock() {
+            Ok(guard) => guard,
+            Err(imp::TryLockError::Poisoned(e)) => e.into_inner(),
+            Err(imp::TryLockError::WouldBlock) => return None,
+        };
+        Some(MutexGuard { inner: Some(inner), _held: held::Held::new() })
+    }
+}
+
+impl<T, const R: u8> Deref for MutexGuard<'_, T, R> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        self.inner.as_ref().expect("guard is only empty inside Condvar::wait_timeout")
+    }
+}
+
+impl<T, const R: u8> DerefMut for MutexGuard<'_, T, R> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.inner.as_mut().expect("guard is only empty inside Condvar::wait_timeout")
+    }
+}
+
+/// Where threads wait for a change of what a [`Mutex`] guards.
+#[derive(Debug, Default)]
+pub struct Condvar(imp::Condvar);
+
+impl Condvar {
+    /// A new condition variable.
+    pub const fn new() -> Self {
+        Self(imp::Condvar::new())
+    }
+
+    /// Wakes all that wait.
+    pub fn notify_all(&self) {
+        self.0.notify_all();
+    }
+
+    /// Waits for a notification, at most `timeout`; wakes spuriously too.
+    pub fn wait_timeout<T, const R: u8>(
+        &self,
+        guard: &mut MutexGuard<'_, T, R>,
+        timeout: Duration,
+    ) {
+        let inner = guard.inner.take().expect("a guard that is not waiting");
+        #[cfg(not(shuttle))]
+        let inner = self.0.wait_timeout(inner, timeout).unwrap_or_else(|e| e.into_inner()).0;
+        // Shuttle has no time: a wait is a chance for the others to run, and then wakes.
+        #[cfg(shuttle)]
+        let inner = {
+            let _ = timeout;
+            let mutex = imp::MutexGuard::mutex(&inner);
+            drop(inner);
+            shuttle::thread::yield_now();
+            mutex.lock().unwrap_or_else(|e| e.into_inner())
+        };
+        guard.inner = Some(inner);
+    }
+}
+
+/// A read-write lock for what changes rarely; taken last and held for a moment only.
+#[derive(Debug, Default)]
+pub struct RwLock<T>(imp::RwLock<T>);
+
+impl<T> RwLock<T> {
+    /// A new lock.
+    pub const fn new(value: T) -> Self {
+        Self(imp::RwLock::new(value))
+    }
+
+    /// Reads through `f`.
+    pub fn with<U>(&self, f: impl FnOnce(&T) -> U) -> U {
+        f(&self.0.read().unwrap_or_else(|e| e.into_inner()))
+    }
+
+    /// Changes through `f`.
+    pub fn with_mut<U>(&self, f: impl FnOnce(&mut T) -> U) -> U {
+        f(&mut self.0.write().unwrap_or_else(|e| e.into_inner()))
+    }
+}
+
+/// A point of time by which something must have happened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline(Duration);
+
+impl Deadline {
+    pub(crate) fn after(clock: &dyn Clock, timeout: Duration) -> Self {
+        Self(clock.now() + timeout)
+    }
+
+    /// What is left, `None` when it has passed.
+    pub(crate) fn left(self, clock: &dyn Clock) -> Option<Duration> {
+        self.0.checked_sub(clock.now()).filter(|left| !left.is_zero())
+    }
+}
+
+#[cfg(debug_assertions)]
+mod held {
+    use core::cell::Cell;
+
+    #[cfg(shuttle)]
+    use shuttle::thread_local;
+    #[cfg(not(shuttle))]
+    use std::thread_local;
+
+    thread_local! {
+        /// How many locks of each rank this thread holds.
+        static HELD: [Cell<u8>; 4] = const { [const { Cell::new(0) }; 4] };
+    }
+
+    pub(super) struct Held<const R: u8>;
+
+    impl<const R: u8> Held<R> {
+        pub(super) fn new() -> Self {
+            HELD.with(|h| h[R as usize].set(h[R as usize].get() + 1));
+            Self
+        }
+    }
+
+    impl<const R: u8> Drop for Held<R> {
+        fn drop(&mut self) {
+            // Guards may be dropped while the thread's locals are torn down.
+            let _ = HELD.try_with(|h| h[R as usize].set(h[R as usize].get() - 1));
+        }
+    }
+
+    pub(super) fn check<const R: u8>() {
+        HELD.with(|h| {
+            if let Some(rank) = (R as usize..4).find(|&r| h[r].get() > 0) {
+                panic!("lock order: a lock of rank {R} taken while one of rank {rank} is held");
+            }
+        });
+    }
+}
+
+#[cfg(not(debug_assertions))]
+mod held {
+    pub(super) struct Held<const R: u8>;
+
+    impl<const R: u8> Held<R> {
+        pub(super) fn new() -> Self {
+            Self
+        }
+    }
+
+    pub(super) fn check<const R: u8>() {}
+}
+
+#[cfg(all(test, debug_assertions, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "lock order")]
+    fn lock_order_is_checked() {
+        let (frames, entry) = (Mutex::<(), 3>::new(()), Mutex::<(), 1>::new(()));
+        let _frames = frames.lock();
+        let _entry = entry.lock();
+    }
+
+    #[test]
+    fn entries_nest_by_try_lock_only() {
+        let (a, b) = (Mutex::<(), 1>::new(()), Mutex::<(), 1>::new(()));
+        let _a = a.lock();
+        assert!(b.try_lock().is_some());
+        assert!(a.try_lock().is_none());
+        let nested = std::panic::catch_unwind(|| drop(b.lock()));
+        assert!(nested.is_err());
+    }
+}

@@ -1,0 +1,1 @@
+//! The conformance kit that every GMM driver passes, and the array device.

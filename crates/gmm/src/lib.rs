@@ -1,0 +1,1 @@
+//! One memory for CPUs and accelerators: one pointer valid on every processor.
