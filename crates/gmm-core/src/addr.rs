@@ -47,7 +47,7 @@ impl PageNr {
 
     /// The page `n` pages further.
     #[must_use]
-    pub fn add(self, n: u64) -> Self {
+    pub fn plus(self, n: u64) -> Self {
         Self(self.0 + n)
     }
 }
@@ -113,7 +113,7 @@ impl PageRange {
 
     /// The page after the last.
     pub fn end(self) -> PageNr {
-        self.start.add(self.nr_pages)
+        self.start.plus(self.nr_pages)
     }
 
     /// The range's length in bytes.

@@ -19,7 +19,8 @@
 //!
 //! # Lock order
 //!
-//! region table → entry → processor slot → frame lists ([`sync::Rank`]). Entry locks never nest,
+//! set-up → region table → entry → frame lists ([`sync::Rank`]); a processor's slot is read
+//! at any point and for a moment only. Entry locks never nest,
 //! except by try-lock in reclaim. The order is checked in debug builds.
 //!
 //! # What this crate does not do
@@ -29,17 +30,44 @@
 #![forbid(unsafe_code)]
 
 mod addr;
+mod advise;
 mod batch;
 mod clock;
+mod coherence;
 mod config;
 pub mod driver;
+mod entry;
 mod error;
+mod fault;
+mod hold;
 mod id;
+mod inspect;
+mod list;
+mod node;
+mod policy;
+mod processor;
+mod protect;
+mod reclaim;
+mod region;
+mod space;
+mod stats;
 pub mod sync;
+mod table;
+mod transfer;
+mod unmap;
 
 pub use addr::{FrameNr, HostAddr, PAGE_SHIFT, PAGE_SIZE, PageNr, PageRange, VirtAddr};
 pub use batch::Batch;
 pub use clock::Clock;
 pub use config::Config;
+pub use entry::{MAX_COPIES, PageState};
 pub use error::{Error, OutOfMemory, Result};
+pub use fault::Resolved;
+pub use hold::Hold;
 pub use id::{Frame, MAX_NODES, MAX_PROCESSORS, NodeId, ProcessorId, ProcessorSet};
+pub use inspect::PageInfo;
+pub use policy::{Lru, Policy};
+pub use processor::Processor;
+pub use region::RegionInfo;
+pub use space::{Attached, Space};
+pub use stats::{NodeStats, Snapshot};

@@ -22,12 +22,12 @@ use crate::Clock;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum Rank {
+    /// Who may join, leave, or change the set of regions.
+    Setup = 0,
     /// The region table.
-    Regions = 0,
+    Regions = 1,
     /// One page's entry.
-    Entry = 1,
-    /// A processor's slot in the space.
-    Processors = 2,
+    Entry = 2,
     /// A node's frame lists.
     Frames = 3,
 }
@@ -215,14 +215,14 @@ mod tests {
     #[test]
     #[should_panic(expected = "lock order")]
     fn lock_order_is_checked() {
-        let (frames, entry) = (Mutex::<(), 3>::new(()), Mutex::<(), 1>::new(()));
+        let (frames, entry) = (Mutex::<(), 3>::new(()), Mutex::<(), 2>::new(()));
         let _frames = frames.lock();
         let _entry = entry.lock();
     }
 
     #[test]
     fn entries_nest_by_try_lock_only() {
-        let (a, b) = (Mutex::<(), 1>::new(()), Mutex::<(), 1>::new(()));
+        let (a, b) = (Mutex::<(), 2>::new(()), Mutex::<(), 2>::new(()));
         let _a = a.lock();
         assert!(b.try_lock().is_some());
         assert!(a.try_lock().is_none());

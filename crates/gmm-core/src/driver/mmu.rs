@@ -71,7 +71,7 @@ pub struct Clear {
 
 /// The page table of one context (the paper's "pmap"). Every method may be called by several
 /// threads at once, but for one page only one call is in progress at a time: the core holds the
-/// page's entry lock around `pmap_enter`, `pmap_clear`, `revalidate`, `poison` and
+/// page's entry lock around `pmap_enter`, `pmap_clear`, `revalidate`, `poison`, `unpoison` and
 /// `is_unused_since_entered`. These must not allocate, must not call back into the core, and must
 /// return within a few seconds whatever the context does: one that does not answer is killed.
 pub trait Mmu: Send + Sync {
@@ -82,9 +82,10 @@ pub trait Mmu: Send + Sync {
     /// The driver could not even ask; the core treats it as a refusal and reports the cause.
     fn va_examine(&self, range: PageRange) -> Result<Examine, DriverError>;
 
-    /// Ends a reservation, whole or part: nothing is mapped there any more. Whatever was still
-    /// mapped is unmapped and its contents are lost. Accesses that wait in a fault on the range
-    /// are woken (and then fail).
+    /// Ends a reservation, whole or part. When it returns nothing is mapped there any more, with
+    /// the guarantee of [`Mmu::pmap_clear`]; where frames are movable, those still mapped have
+    /// lost their contents. Accesses that wait in a fault on the range are woken (and then fail).
+    /// The pages' entries are closed; no entry lock is held.
     fn va_release(&self, range: PageRange);
 
     /// Makes mappings. Entering a page that already maps that frame changes its protection.
@@ -95,8 +96,8 @@ pub trait Mmu: Send + Sync {
     fn pmap_enter(&self, mappings: &[Enter]) -> Result<(), Partial>;
 
     /// Removes mappings. When it returns, no access through them is in flight and no translation
-    /// of them is cached: the frames' bytes don't change any more. A page that was poisoned is
-    /// un-poisoned. On a dead context it succeeds, once no access of it can land any more.
+    /// of them is cached: the frames' bytes don't change any more. On a dead context it succeeds,
+    /// once no access of it can land any more.
     ///
     /// # Errors
     /// [`Partial`]: the first `done` were removed, the rest are as before.
@@ -114,11 +115,17 @@ pub trait Mmu: Send + Sync {
     }
 
     /// Makes accesses to `page` (which this context does not map) fail at once instead of
-    /// waiting: the core could not serve them. Says whether the page is now poisoned; the next
-    /// success on the page then undoes it through [`Mmu::pmap_clear`]. The default does not.
+    /// waiting: the core could not serve them. Says whether the page is now poisoned. The default
+    /// can't.
     fn poison(&self, page: PageNr) -> bool {
         let _ = page;
         false
+    }
+
+    /// Undoes [`Mmu::poison`]: the next access faults again. Called when the page is served for
+    /// anyone.
+    fn unpoison(&self, page: PageNr) {
+        let _ = page;
     }
 
     /// Whether the access for which `page` was entered is known not to have gone on yet. Reclaim

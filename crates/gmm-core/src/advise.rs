@@ -1,0 +1,88 @@
+//! Hints: bring pages to a node before they are used, drop pages that are not needed any more.
+
+use crate::driver::Access;
+use crate::fault::{Cause, Want};
+use crate::space::Space;
+use crate::stats::Event;
+use crate::{Error, NodeId, PageNr, PageRange, Processor, ProcessorSet, Result, VirtAddr};
+
+impl Space {
+    /// `WILLNEED`: makes the pages that hold `addr .. addr + len_bytes` resident on `node` and
+    /// maps them for its processors; pages that are there already become hot. Returns when done.
+    ///
+    /// # Errors
+    /// Before anything is moved: [`Error::ZeroLength`], [`Error::AddressOverflow`],
+    /// [`Error::UnknownNode`], [`Error::NotMapped`] with the first address in no region. Later,
+    /// the errors of [`Space::fault`] for the page that failed; the pages before it have moved.
+    pub fn prefetch(&self, addr: VirtAddr, len_bytes: u64, node: NodeId) -> Result<()> {
+        let range = PageRange::covering(addr, len_bytes)?;
+        let target = self.node(node)?;
+        let refused_by = {
+            let regions = self.regions.lock();
+            let covering = regions.covering(range)?;
+            covering.iter().fold(ProcessorSet::EMPTY, |set, r| set.union(r.refused_by))
+        };
+        let may_map = |p: &Processor| p.node == node && !refused_by.contains(p.id);
+        let cpu = Some(self.cpu().clone()).filter(|p| may_map(p));
+        let mappers: Vec<_> =
+            cpu.into_iter().chain(self.processors().filter(|p| may_map(p))).collect();
+        for page in range.pages() {
+            let addr = page.start();
+            let entry = self.table.get(page).ok_or(Error::NotMapped { addr })?;
+            let want = Want {
+                page,
+                addr,
+                node: target,
+                processor: None,
+                access: Access::Read,
+                cause: Cause::Prefetch,
+            };
+            if mappers.is_empty() {
+                self.resolve(entry, &want)?;
+            }
+            for processor in &mappers {
+                self.resolve(entry, &Want { processor: Some(processor), ..want })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `DONTNEED`: drops the contents of the pages that lie wholly in `addr .. addr + len_bytes`,
+    /// on every node; they read as zero afterwards. A range without a whole page is a success
+    /// that does nothing.
+    ///
+    /// # Errors
+    /// Before anything is dropped: [`Error::ZeroLength`], [`Error::AddressOverflow`],
+    /// [`Error::NotMapped`]. Later, [`Error::PageHeld`], [`Error::PageBusy`] or [`Error::Mmu`] for
+    /// the page that could not be dropped; the pages before it have been.
+    pub fn discard(&self, addr: VirtAddr, len_bytes: u64) -> Result<()> {
+        self.regions.lock().covering(PageRange::covering(addr, len_bytes)?)?;
+        let range = PageRange::within(addr, len_bytes)?;
+        for (page, entry) in self.table.entries(range) {
+            let mut m = entry.lock();
+            if m.is_open() {
+                self.discard_page(&mut m, page)?;
+            }
+        }
+        self.trim_host();
+        Ok(())
+    }
+
+    fn discard_page(&self, m: &mut crate::entry::Mapping, page: PageNr) -> Result<()> {
+        if let Some(held) = m.copies().find(|c| self.known_node(c.node).is_pinned(c.nr)) {
+            return Err(Error::PageHeld { addr: page.start(), node: held.node });
+        }
+        self.unpoison(m, page);
+        self.clear(m, page, m.mapped())?;
+        for copy in m.copies() {
+            self.stats.count(copy.node, Event::Discarded);
+        }
+        self.drop_copies(m, page, |_| true);
+        Ok(())
+    }
+
+    /// Gives host frames that nobody needs to keep warm back to the operating system.
+    pub(crate) fn trim_host(&self) {
+        self.known_node(NodeId::HOST).trim(self.config.warm_host_frames);
+    }
+}

@@ -1,0 +1,209 @@
+//! The steps that keep copies equal: clear the mappings that conflict, enter, drop copies. Each
+//! works on one locked entry and leaves it true whatever fails.
+
+use crate::driver::{Clear, DriverError, Enter, Protection};
+use crate::entry::{MAX_COPIES, Mapping};
+use crate::node::Node;
+use crate::space::Space;
+use crate::{
+    Error, Frame, MAX_PROCESSORS, NodeId, PageNr, Processor, ProcessorId, ProcessorSet, Result,
+};
+
+/// Whether the data survived: an application may have discarded a page behind the core's back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Contents {
+    Kept,
+    /// The processor had dropped the page: it reads as zero, and its frame means nothing.
+    Gone,
+}
+
+impl Space {
+    /// Removes `processor`'s mapping of the page.
+    pub(crate) fn clear_one(
+        &self,
+        m: &mut Mapping,
+        page: PageNr,
+        processor: &Processor,
+    ) -> Result<Contents> {
+        let frame =
+            m.copy_on(processor.node).expect("a mapped page has a copy on the mapper's node");
+        let mut clear = [Clear { page, frame, was_empty: false }];
+        processor
+            .mmu
+            .pmap_clear(&mut clear)
+            .map_err(|partial| mmu_error(processor, "unmap", page, partial.error))?;
+        m.set_unmapped(processor.id);
+        Ok(if clear[0].was_empty { Contents::Gone } else { Contents::Kept })
+    }
+
+    /// Removes the mappings of the page by `processors`. If one of them had discarded the page
+    /// the entry is Empty afterwards.
+    pub(crate) fn clear(
+        &self,
+        m: &mut Mapping,
+        page: PageNr,
+        processors: ProcessorSet,
+    ) -> Result<Contents> {
+        let mut contents = Contents::Kept;
+        for id in processors.iter() {
+            let Some(processor) = self.processor(id) else { continue };
+            if self.clear_one(m, page, &processor)? == Contents::Gone {
+                contents = Contents::Gone;
+            }
+        }
+        if contents == Contents::Gone && m.mapped().is_empty() {
+            self.drop_copies(m, page, |_| true);
+        }
+        Ok(contents)
+    }
+
+    /// Makes the page readable for a copy, or for mapping it elsewhere read-only: nobody outside
+    /// `node` can write it any more, and its source frame is within reach.
+    pub(crate) fn stop_writers(
+        &self,
+        m: &mut Mapping,
+        page: PageNr,
+        node: NodeId,
+    ) -> Result<Contents> {
+        let mut to_clear = ProcessorSet::EMPTY;
+        for id in m.mapped().iter() {
+            let Some(p) = self.processor(id).filter(|p| p.node != node) else { continue };
+            if p.moves_frames() {
+                to_clear.insert(id);
+            } else if m.writable().contains(id) {
+                if p.maps_read_only() {
+                    let frame = m.copy_on(p.node).expect("a mapped page has a copy there");
+                    self.enter(m, page, &p, frame, Protection::ReadOnly)?;
+                } else {
+                    to_clear.insert(id);
+                }
+            }
+        }
+        self.clear(m, page, to_clear)
+    }
+
+    /// Removes every mapping by processors of other nodes than `node`.
+    pub(crate) fn clear_elsewhere(
+        &self,
+        m: &mut Mapping,
+        page: PageNr,
+        node: NodeId,
+    ) -> Result<Contents> {
+        let mut here = ProcessorSet::EMPTY;
+        self.mappers_on(m, node).for_each(|p| here.insert(p.id));
+        self.clear(m, page, m.mapped().difference(here))
+    }
+
+    /// Maps the page for `processor`, or changes the protection of its mapping.
+    pub(crate) fn enter(
+        &self,
+        m: &mut Mapping,
+        page: PageNr,
+        processor: &Processor,
+        frame: Frame,
+        protection: Protection,
+    ) -> Result<()> {
+        processor
+            .mmu
+            .pmap_enter(&[Enter { page, frame, protection }])
+            .map_err(|partial| mmu_error(processor, "map", page, partial.error))?;
+        // Where read-only mappings can't be had, the core must count on writes.
+        let writable = protection == Protection::ReadWrite || !processor.maps_read_only();
+        m.set_mapped(processor.id, processor.node, writable);
+        Ok(())
+    }
+
+    /// Drops the copies for which `which` says so; nobody maps them.
+    pub(crate) fn drop_copies(&self, m: &mut Mapping, page: PageNr, which: impl Fn(Frame) -> bool) {
+        let nodes: [Option<NodeId>; MAX_COPIES] = {
+            let mut copies = m.copies().filter(|&c| which(c)).map(|c| c.node);
+            core::array::from_fn(|_| copies.next())
+        };
+        for node in nodes.into_iter().flatten() {
+            if let Some(frame) = m.remove_copy(node) {
+                drop(self.known_node(node).take_back(frame.nr, page));
+            }
+        }
+        self.note_spare(m);
+    }
+
+    /// Tells host memory whether its copy of the page could go without losing anything.
+    pub(crate) fn note_spare(&self, m: &Mapping) {
+        if let Some(copy) = m.copy_on(NodeId::HOST) {
+            self.known_node(NodeId::HOST).set_spare(copy.nr, m.nr_copies() > 1);
+        }
+    }
+
+    /// Makes room for one more copy of the page by dropping one on a node other than host memory
+    /// and `node`.
+    pub(crate) fn make_room_for_copy(
+        &self,
+        m: &mut Mapping,
+        page: PageNr,
+        node: NodeId,
+    ) -> Result<()> {
+        if m.nr_copies() < MAX_COPIES {
+            return Ok(());
+        }
+        let movable = |c: &Frame| {
+            c.node != NodeId::HOST && c.node != node && !self.known_node(c.node).is_pinned(c.nr)
+        };
+        let victim = m.copies().find(movable);
+        let victim = victim.ok_or(Error::PageHeld { addr: page.start(), node })?;
+        let mut mappers = ProcessorSet::EMPTY;
+        self.mappers_on(m, victim.node).for_each(|p| mappers.insert(p.id));
+        self.clear(m, page, mappers)?;
+        self.drop_copies(m, page, |c| c.node == victim.node);
+        Ok(())
+    }
+
+    /// The processors of `node` that map the page.
+    pub(crate) fn mappers_on(
+        &self,
+        m: &Mapping,
+        node: NodeId,
+    ) -> impl Iterator<Item = std::sync::Arc<Processor>> {
+        let mapped = m.mapped();
+        let attached = (0..MAX_PROCESSORS as u8).map(ProcessorId);
+        attached
+            .filter(move |&id| mapped.contains(id))
+            .filter_map(|id| self.processor(id))
+            .filter(move |p| p.node == node)
+    }
+
+    /// Whether a launch holds the page on a node other than `node`; says where.
+    pub(crate) fn held_elsewhere(&self, m: &Mapping, node: NodeId) -> Option<NodeId> {
+        m.copies()
+            .filter(|c| c.node != node)
+            .find(|c| self.known_node(c.node).is_pinned(c.nr))
+            .map(|c| c.node)
+    }
+
+    /// Ends the poisoning of a page: it is about to be served.
+    pub(crate) fn unpoison(&self, m: &mut Mapping, page: PageNr) {
+        if m.is_poisoned() {
+            for processor in self.processors().chain(core::iter::once(self.cpu().clone())) {
+                processor.mmu.unpoison(page);
+            }
+            m.set_poisoned(false);
+        }
+    }
+}
+
+pub(crate) fn mmu_error(
+    processor: &Processor,
+    operation: &'static str,
+    page: PageNr,
+    cause: DriverError,
+) -> Error {
+    let addr = page.start();
+    match cause {
+        DriverError::Busy => Error::PageBusy { addr, node: processor.node },
+        cause => Error::Mmu { processor: processor.id, operation, addr, cause },
+    }
+}
+
+/// The error of a copy or zero-fill for `page`.
+pub(crate) fn transfer_error(page: PageNr, from: NodeId, to: &Node, cause: DriverError) -> Error {
+    Error::Transfer { addr: page.start(), from, to: to.id, cause }
+}

@@ -1,0 +1,242 @@
+//! The entry: the logical mapping of one page, in one 64-byte line with its own lock.
+//!
+//! | state | copies | who may map it |
+//! |---|---|---|
+//! | `Closed` | none | nobody: never mapped, or being unmapped; faults fail |
+//! | `Empty` | none | nobody; the next touch zero-fills on the toucher's node |
+//! | `Exclusive(n)` | one, on node n | processors of n, for writing too; or nobody |
+//! | `Shared` | equal copies on several nodes | processors of these nodes, for reading |
+//!
+//! The state is not stored: it follows from whether the entry is open and how many copies there
+//! are. What a thread may do with a page it may do only through an [`EntryGuard`].
+
+use crate::driver::Protection;
+use crate::sync::{Mutex, MutexGuard, Rank};
+use crate::{Frame, FrameNr, NodeId, ProcessorId, ProcessorSet};
+
+/// The most copies of one page. One more reader makes another copy go.
+pub const MAX_COPIES: usize = 8;
+
+const ENTRY_RANK: u8 = Rank::Entry as u8;
+
+/// What is known of a page, locked.
+pub(crate) type EntryGuard<'a> = MutexGuard<'a, Mapping, ENTRY_RANK>;
+
+/// The state of a page: see the table at the head of this file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PageState {
+    /// In no region.
+    Closed,
+    /// In a region; reads as zero.
+    Empty,
+    /// One copy.
+    Exclusive(NodeId),
+    /// Several equal copies.
+    Shared,
+}
+
+/// One page's entry.
+#[repr(align(64))]
+#[derive(Debug)]
+pub(crate) struct Entry(Mutex<Mapping, ENTRY_RANK>);
+
+/// One line an entry: the promise of 64 bytes a page.
+#[cfg(not(shuttle))]
+const _: () = assert!(size_of::<Entry>() == 64);
+
+/// The logical mapping of one page.
+///
+/// # Invariants
+/// `frames[..nr_copies]` on `nodes[..nr_copies]` are the copies, of distinct nodes, and each of
+/// these frames names this page as its owner. `writable` is a subset of `mapped`; a processor in
+/// `mapped` belongs to a node with a copy; if `writable` is not empty there is one copy.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    frames: [FrameNr; MAX_COPIES],
+    nodes: [NodeId; MAX_COPIES],
+    mapped: ProcessorSet,
+    writable: ProcessorSet,
+    /// Bit n: a processor of node n has mapped the page since it was opened.
+    touched_nodes: u32,
+    nr_copies: u8,
+    open: bool,
+    pub(crate) protection: Protection,
+    /// Bit 0: poisoned; bit 1: some processor refused the region.
+    flags: u8,
+}
+
+const POISONED: u8 = 1;
+const REFUSED: u8 = 2;
+
+impl Entry {
+    /// A closed entry.
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new(Mapping {
+            frames: [FrameNr(0); MAX_COPIES],
+            nodes: [NodeId(0); MAX_COPIES],
+            mapped: ProcessorSet::EMPTY,
+            writable: ProcessorSet::EMPTY,
+            touched_nodes: 0,
+            nr_copies: 0,
+            open: false,
+            protection: Protection::ReadOnly,
+            flags: 0,
+        }))
+    }
+
+    pub(crate) fn lock(&self) -> EntryGuard<'_> {
+        self.0.lock()
+    }
+
+    pub(crate) fn try_lock(&self) -> Option<EntryGuard<'_>> {
+        self.0.try_lock()
+    }
+}
+
+impl Mapping {
+    pub(crate) fn state(&self) -> PageState {
+        match (self.open, self.nr_copies) {
+            (false, _) => PageState::Closed,
+            (true, 0) => PageState::Empty,
+            (true, 1) => PageState::Exclusive(self.nodes[0]),
+            (true, _) => PageState::Shared,
+        }
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// `mmap`: Closed → Empty.
+    pub(crate) fn open(&mut self, protection: Protection) {
+        debug_assert!(!self.open && self.nr_copies == 0 && self.mapped.is_empty());
+        self.open = true;
+        self.protection = protection;
+        self.touched_nodes = 0;
+        self.flags = 0;
+    }
+
+    /// `munmap`, first step: faults fail from here on; copies and mappings are as they were.
+    pub(crate) fn close(&mut self) {
+        self.open = false;
+    }
+
+    /// `munmap` found the range in use: as if it had not been called.
+    pub(crate) fn reopen(&mut self) {
+        self.open = true;
+    }
+
+    /// The valid copies.
+    pub(crate) fn copies(&self) -> impl Iterator<Item = Frame> {
+        (0..usize::from(self.nr_copies)).map(|i| Frame { node: self.nodes[i], nr: self.frames[i] })
+    }
+
+    pub(crate) fn nr_copies(&self) -> usize {
+        usize::from(self.nr_copies)
+    }
+
+    /// The copy on `node`.
+    pub(crate) fn copy_on(&self, node: NodeId) -> Option<Frame> {
+        self.copies().find(|c| c.node == node)
+    }
+
+    /// The copy to read from: host memory first, since its link is every device's own.
+    pub(crate) fn source(&self) -> Option<Frame> {
+        self.copy_on(NodeId::HOST).or_else(|| self.copies().next())
+    }
+
+    /// Records a new valid copy. The caller has made room: [`Mapping::nr_copies`] below
+    /// [`MAX_COPIES`].
+    pub(crate) fn add_copy(&mut self, frame: Frame) {
+        debug_assert!(self.copy_on(frame.node).is_none());
+        let i = usize::from(self.nr_copies);
+        self.nodes[i] = frame.node;
+        self.frames[i] = frame.nr;
+        self.nr_copies += 1;
+    }
+
+    /// Forgets the copy on `node`, which nobody maps, and says which frame it was.
+    pub(crate) fn remove_copy(&mut self, node: NodeId) -> Option<Frame> {
+        let i = self.copies().position(|c| c.node == node)?;
+        let frame = Frame { node, nr: self.frames[i] };
+        let last = usize::from(self.nr_copies) - 1;
+        self.nodes[i] = self.nodes[last];
+        self.frames[i] = self.frames[last];
+        self.nr_copies -= 1;
+        Some(frame)
+    }
+
+    pub(crate) fn mapped(&self) -> ProcessorSet {
+        self.mapped
+    }
+
+    pub(crate) fn writable(&self) -> ProcessorSet {
+        self.writable
+    }
+
+    /// Records that `p` (of `node`) maps the page.
+    pub(crate) fn set_mapped(&mut self, p: ProcessorId, node: NodeId, writable: bool) {
+        self.mapped.insert(p);
+        if writable {
+            self.writable.insert(p);
+        } else {
+            self.writable.remove(p);
+        }
+        self.touched_nodes |= 1 << node.0;
+    }
+
+    /// Records that `p` does not map the page any more.
+    pub(crate) fn set_unmapped(&mut self, p: ProcessorId) {
+        self.mapped.remove(p);
+        self.writable.remove(p);
+    }
+
+    /// Whether a processor of `node` has mapped the page since it was opened.
+    pub(crate) fn was_touched_on(&self, node: NodeId) -> bool {
+        self.touched_nodes & (1 << node.0) != 0
+    }
+
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.flags & POISONED != 0
+    }
+
+    pub(crate) fn set_poisoned(&mut self, poisoned: bool) {
+        self.flags = self.flags & !POISONED | if poisoned { POISONED } else { 0 };
+    }
+
+    /// Whether some processor refused the page's region: the region table knows which.
+    pub(crate) fn is_refused_by_some(&self) -> bool {
+        self.flags & REFUSED != 0
+    }
+
+    pub(crate) fn set_refused_by_some(&mut self, refused: bool) {
+        self.flags = self.flags & !REFUSED | if refused { REFUSED } else { 0 };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn state_follows_from_copies() {
+        let entry = Entry::new();
+        let mut m = entry.lock();
+        assert_eq!(m.state(), PageState::Closed);
+        m.open(Protection::ReadWrite);
+        assert_eq!(m.state(), PageState::Empty);
+        let (host, xpu) = (NodeId(0), NodeId(1));
+        m.add_copy(Frame { node: xpu, nr: FrameNr(7) });
+        assert_eq!(m.state(), PageState::Exclusive(xpu));
+        m.add_copy(Frame { node: host, nr: FrameNr(3) });
+        assert_eq!(m.state(), PageState::Shared);
+        assert_eq!(m.source().unwrap().node, host);
+        assert_eq!(m.remove_copy(xpu).unwrap().nr, FrameNr(7));
+        assert_eq!(m.state(), PageState::Exclusive(host));
+        assert_eq!(m.remove_copy(xpu), None);
+        m.set_mapped(ProcessorId(3), xpu, true);
+        assert!(m.was_touched_on(xpu) && !m.was_touched_on(host));
+        m.set_mapped(ProcessorId(3), xpu, false);
+        assert!(m.writable().is_empty() && m.mapped().contains(ProcessorId(3)));
+    }
+}

@@ -1,0 +1,320 @@
+//! The fault: from "processor p touched address a" to "p maps the page", in five steps.
+//!
+//! 1. Find the entry. If the page is usable as it is, another fault was quicker.
+//! 2. Take a free frame of the processor's node, holding no entry lock (this may evict).
+//! 3. Lock the entry and look again.
+//! 4. Empty: zero the frame. Elsewhere: clear what conflicts, copy. Here: clear what conflicts.
+//! 5. Enter the mapping; only then drop what is out of date, and record.
+//!
+//! If any step fails the entry is true and no data is lost: the only copy of a page is never
+//! given up before the new one is valid and entered.
+
+use crate::coherence::transfer_error;
+use crate::driver::{Access, Enter, Protection};
+use crate::entry::{Entry, EntryGuard, Mapping};
+use crate::node::{Node, TransitFrame};
+use crate::space::Space;
+use crate::stats::Event;
+use crate::sync::Deadline;
+use crate::transfer::give_up;
+use crate::{Error, Frame, NodeId, PageNr, Processor, ProcessorId, Result, VirtAddr};
+
+/// How a fault was resolved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Resolved {
+    /// The page was entered for the processor.
+    Entered,
+    /// The processor could use the page already: another fault was quicker.
+    AlreadyUsable,
+}
+
+/// Why a page is wanted somewhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Cause {
+    Fault,
+    Prefetch,
+    /// A launch holds it: pin it too.
+    Hold,
+}
+
+/// Who wants which page, where, for what.
+#[derive(Clone, Copy)]
+pub(crate) struct Want<'a> {
+    pub(crate) page: PageNr,
+    pub(crate) addr: VirtAddr,
+    pub(crate) node: &'a Node,
+    /// Who is to map it; nobody for a prefetch to a node without processors.
+    pub(crate) processor: Option<&'a Processor>,
+    pub(crate) access: Access,
+    pub(crate) cause: Cause,
+}
+
+/// How often a want is tried again when the page changes hands between two steps.
+const MAX_TRIES: u32 = 64;
+
+impl Space {
+    /// A processor touched an address that it does not map, or may not use so. Called by a
+    /// driver from its fault interrupt, on any thread, with no lock held. When it returns `Ok`
+    /// the access can go on. Does not allocate.
+    ///
+    /// # Errors
+    /// [`Error::NotMapped`], [`Error::Protection`] or [`Error::RegionRefused`] for a wild access;
+    /// [`Error::OutOfMemory`]; [`Error::PageBusy`] or [`Error::PageHeld`] if the page can't leave
+    /// its node; [`Error::Mmu`] or [`Error::Transfer`] if a driver failed. After an error other
+    /// than the first three the page is poisoned where the processor can be told so.
+    pub fn fault(&self, processor: &Processor, addr: VirtAddr, access: Access) -> Result<Resolved> {
+        let node = self.known_node(processor.node);
+        let page = addr.page();
+        let want =
+            Want { page, addr, node, processor: Some(processor), access, cause: Cause::Fault };
+        let result = match self.table.get(page) {
+            Some(entry) => self.resolve(entry, &want),
+            None => Err(Error::NotMapped { addr }),
+        };
+        match result {
+            Ok(Resolved::Entered) => self.stats.count(node.id, Event::Fault),
+            Ok(Resolved::AlreadyUsable) => self.stats.count(node.id, Event::Coalesced),
+            Err(error) => {
+                self.stats.count(node.id, Event::Failed);
+                self.poison(processor, page, error);
+            }
+        }
+        result
+    }
+
+    /// Serves a want: steps 1 to 5.
+    pub(crate) fn resolve(&self, entry: &Entry, want: &Want<'_>) -> Result<Resolved> {
+        let mut spare: Option<TransitFrame<'_>> = None;
+        let mut held_until = None;
+        let mut tries = 0;
+        while tries < MAX_TRIES {
+            let mut m = self.lock_open(entry, want)?;
+            if self.is_usable(&m, want) {
+                return self.confirm(&mut m, want);
+            }
+            if m.copy_on(want.node.id).is_none() && spare.is_none() {
+                drop(m);
+                spare = Some(self.take_frame(want.node)?);
+                continue;
+            }
+            match self.serve(&mut m, want, spare.take()) {
+                Err(error @ Error::PageHeld { node, .. }) => {
+                    drop(m);
+                    let deadline = *held_until.get_or_insert_with(|| {
+                        Deadline::after(&*self.clock, self.config.hold_wait)
+                    });
+                    self.wait_for_holder(entry, want, node, deadline).map_err(|()| error)?;
+                }
+                Err(Error::Thrashing { .. }) => tries += 1,
+                done => return done,
+            }
+        }
+        Err(self.thrashing(want))
+    }
+
+    /// A launch holds the page on `node`: waits for it to end, until the deadline.
+    fn wait_for_holder(
+        &self,
+        entry: &Entry,
+        want: &Want<'_>,
+        node: NodeId,
+        deadline: Deadline,
+    ) -> Result<(), ()> {
+        let holder = self.known_node(node);
+        let seen = holder.changes();
+        if self.held_elsewhere(&entry.lock(), want.node.id).is_some() {
+            holder.wait(seen, deadline, &*self.clock);
+        }
+        deadline.left(&*self.clock).map(drop).ok_or(())
+    }
+
+    /// Locks the entry if the processor may use the page at all.
+    fn lock_open<'e>(&self, entry: &'e Entry, want: &Want<'_>) -> Result<EntryGuard<'e>> {
+        let mut m = entry.lock();
+        if m.is_open() && m.is_refused_by_some() {
+            drop(m);
+            if let Some(processor) = want.processor {
+                self.check_refusal(want.addr, processor.id)?;
+            }
+            m = entry.lock();
+        }
+        if !m.is_open() {
+            return Err(Error::NotMapped { addr: want.addr });
+        }
+        if !m.protection.allows(want.access) {
+            return Err(Error::Protection { addr: want.addr, access: want.access });
+        }
+        match want.processor {
+            Some(p) if p.is_detached() => Err(Error::NotAttached { processor: p.id }),
+            _ => Ok(m),
+        }
+    }
+
+    fn check_refusal(&self, addr: VirtAddr, processor: ProcessorId) -> Result<()> {
+        let regions = self.regions.lock();
+        match regions.get(addr.page()) {
+            Some(region) if region.refused_by.contains(processor) => {
+                Err(Error::RegionRefused { addr, processor })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Step 1: nothing needs to be moved or mapped.
+    fn is_usable(&self, m: &Mapping, want: &Want<'_>) -> bool {
+        match (want.processor, want.access) {
+            (None, _) => m.copy_on(want.node.id).is_some(),
+            (Some(p), Access::Read) => m.mapped().contains(p.id),
+            (Some(p), Access::Write) => m.writable().contains(p.id),
+        }
+    }
+
+    /// Step 1, done: make sure that the processor sees what the entry says.
+    fn confirm(&self, m: &mut Mapping, want: &Want<'_>) -> Result<Resolved> {
+        let frame = m.copy_on(want.node.id).expect("a usable page has a copy on its node");
+        match (want.cause, want.processor) {
+            (Cause::Fault, Some(p)) => {
+                let protection = mapping_protection(m, p);
+                let mapping = Enter { page: want.page, frame, protection };
+                p.mmu.revalidate(mapping, want.addr).map_err(|cause| Error::Mmu {
+                    processor: p.id,
+                    operation: "revalidate",
+                    addr: want.page.start(),
+                    cause,
+                })?;
+            }
+            (Cause::Hold, _) => want.node.pin(frame.nr),
+            _ => want.node.touch(frame.nr),
+        }
+        Ok(Resolved::AlreadyUsable)
+    }
+
+    /// Steps 4 and 5, on a locked entry that the processor can't use as it is. `spare` is a free
+    /// frame, needed unless the page is resident here.
+    fn serve(
+        &self,
+        m: &mut Mapping,
+        want: &Want<'_>,
+        spare: Option<TransitFrame<'_>>,
+    ) -> Result<Resolved> {
+        self.unpoison(m, want.page);
+        let exclusive = self.wants_exclusive(want);
+        let held = self.held_elsewhere(m, want.node.id);
+        if let (Some(node), true) = (held, exclusive || !m.writable().is_empty()) {
+            return Err(Error::PageHeld { addr: want.page.start(), node });
+        }
+        // The clear may find that the application has discarded the page; then it is Empty.
+        if exclusive {
+            self.clear_elsewhere(m, want.page, want.node.id)?;
+        } else {
+            self.stop_writers(m, want.page, want.node.id)?;
+        }
+        match m.copy_on(want.node.id) {
+            Some(frame) => self.map_resident(m, want, frame, exclusive)?,
+            None => {
+                let frame = spare.ok_or_else(|| self.thrashing(want))?;
+                self.bring(m, want, frame, exclusive)?;
+            }
+        }
+        if want.cause == Cause::Hold {
+            let frame = m.copy_on(want.node.id).expect("the page was brought here");
+            want.node.pin(frame.nr);
+        }
+        Ok(Resolved::Entered)
+    }
+
+    /// Whether serving the want makes every other copy out of date: it writes, or nothing would
+    /// tell a later write.
+    fn wants_exclusive(&self, want: &Want<'_>) -> bool {
+        want.access == Access::Write || want.processor.is_some_and(|p| !p.maps_read_only())
+    }
+
+    /// The page has a valid copy here: map it, and if it is to be exclusive drop the others.
+    fn map_resident(
+        &self,
+        m: &mut Mapping,
+        want: &Want<'_>,
+        frame: Frame,
+        exclusive: bool,
+    ) -> Result<()> {
+        if let Some(p) = want.processor {
+            let alone = exclusive || m.nr_copies() == 1;
+            self.enter(m, want.page, p, frame, protection_for(m, alone))?;
+        }
+        if exclusive {
+            self.drop_copies(m, want.page, |c| c.node != want.node.id);
+        }
+        want.node.touch(frame.nr);
+        Ok(())
+    }
+
+    /// The page has no copy here: zero-fill or copy into `frame`, map it, record it.
+    fn bring(
+        &self,
+        m: &mut Mapping,
+        want: &Want<'_>,
+        frame: TransitFrame<'_>,
+        exclusive: bool,
+    ) -> Result<()> {
+        let (page, target) = (want.page, frame.frame());
+        let source = m.source();
+        let filled = match source {
+            None => self.zero(want.node, target),
+            Some(from) => self.copy(from, target),
+        };
+        let from = source.map_or(want.node.id, |s| s.node);
+        if let Err(cause) = filled {
+            give_up(frame, cause);
+            return Err(transfer_error(page, from, want.node, cause));
+        }
+        let alone = exclusive || source.is_none();
+        if !alone {
+            self.make_room_for_copy(m, page, want.node.id)?;
+        }
+        if let Some(p) = want.processor {
+            self.enter(m, page, p, target, protection_for(m, alone))?;
+        }
+        if alone {
+            self.drop_copies(m, page, |_| true);
+        }
+        m.add_copy(frame.activate(page));
+        self.note_spare(m);
+        match source {
+            None => self.stats.count(want.node.id, Event::Zeroed),
+            Some(_) => self.stats.count_copy(from, want.node.id),
+        }
+        if want.cause == Cause::Prefetch {
+            self.stats.count(want.node.id, Event::Prefetched);
+        }
+        Ok(())
+    }
+
+    fn thrashing(&self, want: &Want<'_>) -> Error {
+        Error::Thrashing { addr: want.page.start(), node: want.node.id, tries: MAX_TRIES }
+    }
+
+    /// A fault failed: accesses to the page by this processor fail instead of waiting for ever,
+    /// unless the page has become usable meanwhile or is being unmapped.
+    fn poison(&self, processor: &Processor, page: PageNr, error: Error) {
+        let is_wild = matches!(
+            error,
+            Error::NotMapped { .. } | Error::Protection { .. } | Error::RegionRefused { .. }
+        );
+        let Some(entry) = self.table.get(page).filter(|_| !is_wild) else { return };
+        let mut m = entry.lock();
+        if m.is_open() && !m.mapped().contains(processor.id) && processor.mmu.poison(page) {
+            m.set_poisoned(true);
+        }
+    }
+}
+
+/// The protection of a mapping made while the entry is `m`: writes only where the page has no
+/// other copy.
+fn protection_for(m: &Mapping, alone: bool) -> Protection {
+    if alone { m.protection } else { Protection::ReadOnly }
+}
+
+/// The protection under which `p` maps the page now.
+fn mapping_protection(m: &Mapping, p: &Processor) -> Protection {
+    if m.writable().contains(p.id) { m.protection } else { Protection::ReadOnly }
+}

@@ -1,0 +1,409 @@
+//! A node: frames, and where each of them is.
+//!
+//! # Guarantees
+//! A frame is in exactly one place (the table). [`TransitFrame`] is a frame in one thread's
+//! hands: dropping it frees it, so no error path can leak one.
+//!
+//! | place | who may act on it | leaves to |
+//! |---|---|---|
+//! | `Absent` | the device | `Free` (import) |
+//! | `Free` | whoever holds the list lock | `Transit` (taken), `Absent` (release) |
+//! | `Transit` | the thread with the [`TransitFrame`] | `Active`, `Spare`, `Free`, `Lost` |
+//! | `Active` | whoever holds its page's entry lock | `Spare`, `Pinned`, `Transit` |
+//! | `Spare` | the same; another node has an equal copy, so this one can go | `Active`, `Pinned`, `Transit` |
+//! | `Pinned` | the same; never evicted, moved or freed | `Active` |
+//! | `Lost` | nobody: a copy of it never ended | |
+//!
+//! # Lock order
+//! The list lock is the last: nothing is called, and no other lock taken, while it is held.
+
+use std::sync::Arc;
+
+use crate::driver::{Device, DriverError, Extent};
+use crate::list::FrameList;
+use crate::sync::{Condvar, Deadline, Mutex, MutexGuard, Rank};
+use crate::{Batch, Clock, Frame, FrameNr, Lru, NodeId, OutOfMemory, PageNr, Policy};
+
+const FRAMES_RANK: u8 = Rank::Frames as u8;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FramePlace {
+    Absent,
+    Free,
+    Transit,
+    Active,
+    Spare,
+    Pinned,
+    Lost,
+}
+
+const NR_PLACES: usize = 7;
+
+#[derive(Clone, Copy, Debug)]
+struct FrameMeta {
+    /// The page whose data it holds; meaningful in `Active`, `Spare` and `Pinned`.
+    owner: PageNr,
+    place: FramePlace,
+    pins: u32,
+}
+
+/// The lists, behind the node's lock.
+struct Lists {
+    meta: Vec<FrameMeta>,
+    free: FrameList,
+    spare: FrameList,
+    policy: Box<dyn Policy>,
+    /// How many frames are in each place.
+    count: [u32; NR_PLACES],
+    peak_resident: u32,
+    importing: bool,
+    import_error: Option<DriverError>,
+    /// Threads in [`Node::wait`]: nobody is notified when there is none.
+    waiters: u32,
+    /// Counts the events that [`Node::wait`] waits for.
+    changes: u64,
+}
+
+pub(crate) struct Node {
+    pub(crate) id: NodeId,
+    pub(crate) device: Arc<dyn Device>,
+    capacity: u32,
+    lists: Mutex<Lists, FRAMES_RANK>,
+    changed: Condvar,
+}
+
+/// How many frames of a node are where.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct FrameCounts {
+    pub(crate) capacity: u32,
+    pub(crate) free: u32,
+    pub(crate) active: u32,
+    pub(crate) spare: u32,
+    pub(crate) pinned: u32,
+    pub(crate) in_transit: u32,
+    pub(crate) lost: u32,
+    pub(crate) peak_resident: u32,
+}
+
+impl Node {
+    /// A node that holds no frame yet. Metadata for all frames it can have is made here, so that
+    /// nothing is allocated later.
+    pub(crate) fn new(id: NodeId, device: Arc<dyn Device>, capacity: u32) -> Self {
+        let absent = FrameMeta { owner: PageNr(0), place: FramePlace::Absent, pins: 0 };
+        let mut count = [0; NR_PLACES];
+        count[FramePlace::Absent as usize] = capacity;
+        Self {
+            id,
+            device,
+            capacity,
+            lists: Mutex::new(Lists {
+                meta: vec![absent; capacity as usize],
+                free: FrameList::with_capacity(capacity),
+                spare: FrameList::with_capacity(capacity),
+                policy: Box::new(Lru::new(capacity)),
+                count,
+                peak_resident: 0,
+                importing: false,
+                import_error: None,
+                waiters: 0,
+                changes: 0,
+            }),
+            changed: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    fn frame(&self, nr: FrameNr) -> Frame {
+        Frame { node: self.id, nr }
+    }
+
+    /// A free frame, if there is one now.
+    pub(crate) fn pop_free(&self) -> Option<TransitFrame<'_>> {
+        let mut lists = self.lists.lock();
+        let nr = lists.free.pop_back()?;
+        lists.set_place(nr, FramePlace::Transit);
+        Some(TransitFrame { node: self, nr })
+    }
+
+    /// Asks the device for up to `nr_frames` more. Says whether any came, or another thread is
+    /// asking already (then there is something to wait for). Holds no lock meanwhile.
+    pub(crate) fn import(&self, nr_frames: u32) -> bool {
+        let mut lists = self.lists.lock();
+        if lists.importing {
+            return false;
+        }
+        let wanted = nr_frames.min(lists.count[FramePlace::Absent as usize]);
+        if wanted == 0 {
+            return false;
+        }
+        lists.importing = true;
+        drop(lists);
+        let mut extents = Batch::new();
+        let answer = self.device.import(self.id, wanted, &mut extents);
+        let mut lists = self.lists.lock();
+        lists.importing = false;
+        lists.import_error = answer.err();
+        let mut came = 0;
+        for extent in extents.iter() {
+            for nr in extent.start.0..extent.start.0.saturating_add(extent.nr_frames) {
+                // A frame that the device does not have, or handed over already, is a broken
+                // driver's: it is left alone rather than used twice.
+                let known = lists.meta.get(nr as usize).map(|m| m.place);
+                if known == Some(FramePlace::Absent) {
+                    lists.set_place(FrameNr(nr), FramePlace::Free);
+                    lists.free.push_back(FrameNr(nr));
+                    came += 1;
+                } else {
+                    lists.import_error =
+                        Some(DriverError::Broken("import gave a frame it does not have"));
+                }
+            }
+        }
+        self.announce(&mut lists);
+        came > 0
+    }
+
+    /// Gives free frames beyond `keep` back to the device.
+    pub(crate) fn trim(&self, keep: u32) {
+        loop {
+            let mut extents = Batch::<Extent, 16>::new();
+            let mut lists = self.lists.lock();
+            while lists.free.len() > keep && !extents.is_full() {
+                let Some(nr) = lists.free.pop_back() else { break };
+                lists.set_place(nr, FramePlace::Transit);
+                extents.push(Extent { start: nr, nr_frames: 1 });
+            }
+            drop(lists);
+            if extents.is_empty() {
+                return;
+            }
+            let mut run = [Extent { start: FrameNr(0), nr_frames: 0 }; 16];
+            let nr_extents = extents.len();
+            for (place, extent) in run.iter_mut().zip(extents) {
+                *place = extent;
+            }
+            self.device.release(self.id, &run[..nr_extents]);
+            let mut lists = self.lists.lock();
+            for extent in &run[..nr_extents] {
+                lists.set_place(extent.start, FramePlace::Absent);
+            }
+        }
+    }
+
+    /// Takes back a frame that holds `page`'s data, to move or free it. The caller holds the
+    /// page's entry lock and has removed the frame from the entry's copies.
+    pub(crate) fn take_back(&self, nr: FrameNr, page: PageNr) -> TransitFrame<'_> {
+        let mut lists = self.lists.lock();
+        let meta = lists.meta[nr.0 as usize];
+        assert!(
+            meta.owner == page && matches!(meta.place, FramePlace::Active | FramePlace::Spare),
+            "frame {} of node {} is {meta:?}, not a movable copy of {page:?}",
+            nr.0,
+            self.id
+        );
+        lists.policy.removed(nr);
+        lists.spare.remove(nr);
+        lists.set_place(nr, FramePlace::Transit);
+        TransitFrame { node: self, nr }
+    }
+
+    /// A mapping event: the frame goes to the hot end.
+    pub(crate) fn touch(&self, nr: FrameNr) {
+        let mut lists = self.lists.lock();
+        if lists.meta[nr.0 as usize].place == FramePlace::Active {
+            lists.policy.mapped(nr);
+        }
+    }
+
+    /// Says that another node has (or has no longer) an equal copy of the frame's page, so that
+    /// this one can go without losing anything.
+    pub(crate) fn set_spare(&self, nr: FrameNr, spare: bool) {
+        let mut lists = self.lists.lock();
+        match (lists.meta[nr.0 as usize].place, spare) {
+            (FramePlace::Active, true) => {
+                lists.policy.removed(nr);
+                lists.spare.push_back(nr);
+                lists.set_place(nr, FramePlace::Spare);
+            }
+            (FramePlace::Spare, false) => {
+                lists.spare.remove(nr);
+                lists.policy.mapped(nr);
+                lists.set_place(nr, FramePlace::Active);
+            }
+            _ => {}
+        }
+    }
+
+    /// Keeps the frame where it is until as many [`Node::unpin`].
+    pub(crate) fn pin(&self, nr: FrameNr) {
+        let mut lists = self.lists.lock();
+        lists.policy.removed(nr);
+        lists.spare.remove(nr);
+        lists.set_place(nr, FramePlace::Pinned);
+        lists.meta[nr.0 as usize].pins += 1;
+    }
+
+    pub(crate) fn unpin(&self, nr: FrameNr) {
+        let mut lists = self.lists.lock();
+        let pins = &mut lists.meta[nr.0 as usize].pins;
+        *pins -= 1;
+        if *pins == 0 {
+            lists.set_place(nr, FramePlace::Active);
+            lists.policy.mapped(nr);
+            self.announce(&mut lists);
+        }
+    }
+
+    pub(crate) fn is_pinned(&self, nr: FrameNr) -> bool {
+        self.lists.lock().meta[nr.0 as usize].place == FramePlace::Pinned
+    }
+
+    /// Frames that could be evicted, with the pages they hold, the best victims first: spare
+    /// copies, and active frames unless `spare_only`. Only an offer: by the time the caller has
+    /// an entry's lock the frame may be another page's.
+    pub(crate) fn victims<const N: usize>(&self, spare_only: bool) -> Batch<(FrameNr, PageNr), N> {
+        let lists = self.lists.lock();
+        let mut offered = Batch::new();
+        for nr in lists.spare.iter().take(N) {
+            offered.push((nr, lists.meta[nr.0 as usize].owner));
+        }
+        if !spare_only && !offered.is_full() {
+            lists.policy.victims(&mut |nr| {
+                offered.push((nr, lists.meta[nr.0 as usize].owner));
+                !offered.is_full()
+            });
+        }
+        offered
+    }
+
+    /// The number to give to [`Node::wait`]: what happens after this call is not missed.
+    pub(crate) fn changes(&self) -> u64 {
+        self.lists.lock().changes
+    }
+
+    /// Waits until frames have been freed, activated or unpinned since `seen`, or the time is up;
+    /// says whether something has changed.
+    pub(crate) fn wait(&self, seen: u64, deadline: Deadline, clock: &dyn Clock) -> bool {
+        let mut lists = self.lists.lock();
+        lists.waiters += 1;
+        while lists.changes == seen {
+            let Some(left) = deadline.left(clock) else { break };
+            self.changed.wait_timeout(&mut lists, left);
+        }
+        lists.waiters -= 1;
+        lists.changes != seen
+    }
+
+    /// Whether a frame is on its way somewhere, or being imported: waiting may help.
+    pub(crate) fn is_in_motion(&self) -> bool {
+        let lists = self.lists.lock();
+        lists.importing || lists.count[FramePlace::Transit as usize] > 0 || lists.free.len() > 0
+    }
+
+    pub(crate) fn counts(&self) -> FrameCounts {
+        let lists = self.lists.lock();
+        let count = |place: FramePlace| lists.count[place as usize];
+        FrameCounts {
+            capacity: self.capacity,
+            free: count(FramePlace::Free),
+            active: count(FramePlace::Active),
+            spare: count(FramePlace::Spare),
+            pinned: count(FramePlace::Pinned),
+            in_transit: count(FramePlace::Transit),
+            lost: count(FramePlace::Lost),
+            peak_resident: lists.peak_resident,
+        }
+    }
+
+    /// The error that says why no frame could be had.
+    pub(crate) fn out_of_memory(&self, host_full: bool) -> OutOfMemory {
+        let c = self.counts();
+        let import_error = self.lists.lock().import_error;
+        OutOfMemory {
+            node: self.id,
+            capacity: c.capacity,
+            active: c.active + c.spare,
+            pinned: c.pinned,
+            in_transit: c.in_transit,
+            free: c.free,
+            lost: c.lost,
+            host_full,
+            import_error,
+        }
+    }
+
+    /// Every frame that holds a page's data, for [`Space::check`](crate::Space::check).
+    pub(crate) fn owners(&self) -> Vec<(FrameNr, PageNr, FramePlace)> {
+        let lists = self.lists.lock();
+        let numbered = lists.meta.iter().enumerate();
+        numbered
+            .filter(|(_, m)| {
+                matches!(m.place, FramePlace::Active | FramePlace::Spare | FramePlace::Pinned)
+            })
+            .map(|(nr, m)| (FrameNr(nr as u32), m.owner, m.place))
+            .collect()
+    }
+
+    fn announce(&self, lists: &mut MutexGuard<'_, Lists, FRAMES_RANK>) {
+        lists.changes += 1;
+        if lists.waiters > 0 {
+            self.changed.notify_all();
+        }
+    }
+}
+
+impl Lists {
+    fn set_place(&mut self, nr: FrameNr, place: FramePlace) {
+        let old = core::mem::replace(&mut self.meta[nr.0 as usize].place, place);
+        self.count[old as usize] -= 1;
+        self.count[place as usize] += 1;
+        let resident = self.count[FramePlace::Active as usize]
+            + self.count[FramePlace::Spare as usize]
+            + self.count[FramePlace::Pinned as usize];
+        self.peak_resident = self.peak_resident.max(resident);
+    }
+}
+
+/// A frame in one thread's hands. Dropped, it is free again.
+pub(crate) struct TransitFrame<'a> {
+    node: &'a Node,
+    nr: FrameNr,
+}
+
+impl TransitFrame<'_> {
+    pub(crate) fn frame(&self) -> Frame {
+        self.node.frame(self.nr)
+    }
+
+    /// The frame holds `page`'s data from now on; it goes to the hot end. The caller holds the
+    /// page's entry lock and adds the frame to its copies.
+    pub(crate) fn activate(self, page: PageNr) -> Frame {
+        let frame = self.frame();
+        let mut lists = self.node.lists.lock();
+        lists.meta[self.nr.0 as usize].owner = page;
+        lists.set_place(self.nr, FramePlace::Active);
+        lists.policy.mapped(self.nr);
+        self.node.announce(&mut lists);
+        drop(lists);
+        core::mem::forget(self);
+        frame
+    }
+
+    /// An operation on the frame never ended: it may still be written, so it is never used again.
+    pub(crate) fn lose(self) {
+        self.node.lists.lock().set_place(self.nr, FramePlace::Lost);
+        core::mem::forget(self);
+    }
+}
+
+impl Drop for TransitFrame<'_> {
+    fn drop(&mut self) {
+        let mut lists = self.node.lists.lock();
+        lists.set_place(self.nr, FramePlace::Free);
+        lists.free.push_back(self.nr);
+        self.node.announce(&mut lists);
+    }
+}

@@ -1,0 +1,270 @@
+//! Where frames come from: the free list, the device, and pages that are pushed out.
+//!
+//! Eviction works on a batch of pages whose entries it could lock without waiting, so no thread
+//! ever holds one entry lock and waits for another. A page leaves without a copy if another node
+//! has an equal one; otherwise it is copied to host memory and waits there, mapped by nobody. Of
+//! host memory, only copies that another node duplicates can go.
+
+use crate::batch::Records;
+use crate::driver::{Clear, Op};
+use crate::entry::EntryGuard;
+use crate::node::{Node, TransitFrame};
+use crate::space::Space;
+use crate::stats::Event;
+use crate::sync::Deadline;
+use crate::transfer::{direct, give_up};
+use crate::{Batch, Frame, FrameNr, NodeId, OutOfMemory, PageNr, ProcessorSet};
+
+/// The most pages evicted at a time: what a thread's stack holds, and drivers are promised.
+const MAX_VICTIMS: usize = 16;
+
+/// How many pages are looked at to find them.
+const MAX_CANDIDATES: usize = 64;
+
+/// The node evictions go to.
+const HOST: NodeId = NodeId::HOST;
+
+/// A page on its way out, locked.
+struct Victim<'a> {
+    page: PageNr,
+    frame: Frame,
+    entry: EntryGuard<'a>,
+    /// Where its data goes, if no other node has it.
+    refuge: Option<TransitFrame<'a>>,
+    failed: bool,
+}
+
+type Victims<'a> = Batch<Victim<'a>, MAX_VICTIMS>;
+
+/// What a round of reclaim came to.
+enum Round<'a> {
+    /// A frame for the caller; the others went to the free list.
+    Got(TransitFrame<'a>),
+    /// Pages could go, but not just now: others are at work on them.
+    Busy,
+    /// No page can go.
+    Nothing {
+        /// Some could, if host memory had room.
+        host_full: bool,
+    },
+}
+
+impl Space {
+    /// A frame of `node`, free, from the device, or by eviction. Waits for frames that other
+    /// faults hold, at most [`Config::frame_wait`](crate::Config::frame_wait) while nothing
+    /// happens. The caller holds no entry lock.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(crate) fn take_frame<'a>(
+        &'a self,
+        node: &'a Node,
+    ) -> Result<TransitFrame<'a>, OutOfMemory> {
+        let mut deadline = None;
+        loop {
+            let seen = node.changes();
+            if let Some(frame) = self.free_or_imported(node) {
+                return Ok(frame);
+            }
+            let host_full = match self.reclaim(node) {
+                Round::Got(frame) => return Ok(frame),
+                Round::Busy => false,
+                Round::Nothing { host_full } if node.is_in_motion() => host_full,
+                Round::Nothing { host_full } => return Err(node.out_of_memory(host_full)),
+            };
+            let deadline = *deadline
+                .get_or_insert_with(|| Deadline::after(&*self.clock, self.config.frame_wait));
+            node.wait(seen, deadline, &*self.clock);
+            if deadline.left(&*self.clock).is_none() {
+                return Err(node.out_of_memory(host_full));
+            }
+        }
+    }
+
+    /// As [`Space::take_frame`], without waiting: for callers that hold entry locks.
+    pub(crate) fn try_take_frame<'a>(&'a self, node: &'a Node) -> Option<TransitFrame<'a>> {
+        self.free_or_imported(node).or_else(|| match self.reclaim(node) {
+            Round::Got(frame) => Some(frame),
+            Round::Busy | Round::Nothing { .. } => None,
+        })
+    }
+
+    fn free_or_imported<'a>(&self, node: &'a Node) -> Option<TransitFrame<'a>> {
+        node.pop_free().or_else(|| {
+            node.import(self.config.import_batch);
+            node.pop_free()
+        })
+    }
+
+    /// One round of eviction.
+    fn reclaim<'a>(&'a self, node: &'a Node) -> Round<'a> {
+        let mut outlook = Outlook::default();
+        let mut victims = self.choose(node, &mut outlook);
+        self.clear_victims(node, &mut victims);
+        self.save_victims(node, &mut victims);
+        let mut got = None;
+        for victim in victims {
+            if victim.failed {
+                outlook.busy = true;
+            } else {
+                // All but the first frame go to the free list as they are dropped.
+                let frame = self.release_victim(node, victim);
+                got.get_or_insert(frame);
+            }
+        }
+        match got {
+            Some(frame) => Round::Got(frame),
+            None if outlook.busy => Round::Busy,
+            None => Round::Nothing { host_full: outlook.host_full },
+        }
+    }
+
+    /// Locks victims, the best first, and finds room for what has to be copied out.
+    fn choose<'a>(&'a self, node: &'a Node, outlook: &mut Outlook) -> Victims<'a> {
+        let eighth = (node.capacity() / 8).max(1);
+        let limit = eighth.min(self.config.evict_batch).min(MAX_VICTIMS as u32) as usize;
+        let mut victims = Batch::new();
+        for &(nr, page) in node.victims::<MAX_CANDIDATES>(node.id == HOST).iter() {
+            if victims.len() == limit {
+                break;
+            }
+            let Some(entry) = self.table.get(page).and_then(|entry| entry.try_lock()) else {
+                outlook.busy = true;
+                continue;
+            };
+            match self.judge(node, nr, page, &entry, outlook) {
+                Verdict::Spare => {}
+                Verdict::Evict { refuge } => {
+                    let frame = Frame { node: node.id, nr };
+                    victims.push(Victim { page, frame, entry, refuge, failed: false });
+                }
+            }
+        }
+        victims
+    }
+
+    /// Whether a locked page can leave its frame.
+    fn judge<'a>(
+        &'a self,
+        node: &Node,
+        nr: FrameNr,
+        page: PageNr,
+        entry: &EntryGuard<'a>,
+        outlook: &mut Outlook,
+    ) -> Verdict<'a> {
+        // By now the frame may be another page's, or held.
+        let is_here = entry.copy_on(node.id).is_some_and(|c| c.nr == nr);
+        if !is_here || !entry.is_open() || node.is_pinned(nr) {
+            outlook.busy |= !is_here || !entry.is_open();
+            return Verdict::Spare;
+        }
+        if self.mappers_on(entry, node.id).any(|p| p.mmu.is_unused_since_entered(page)) {
+            outlook.busy = true;
+            return Verdict::Spare;
+        }
+        if entry.nr_copies() > 1 {
+            return Verdict::Evict { refuge: None };
+        }
+        match node.id == HOST {
+            true => Verdict::Spare,
+            false => match self.try_take_frame(self.known_node(HOST)) {
+                Some(refuge) => Verdict::Evict { refuge: Some(refuge) },
+                None => {
+                    outlook.host_full = true;
+                    Verdict::Spare
+                }
+            },
+        }
+    }
+
+    /// Removes the victims' mappings on `node`, one batch a processor.
+    fn clear_victims(&self, node: &Node, victims: &mut Victims<'_>) {
+        let mut mappers = ProcessorSet::EMPTY;
+        for victim in victims.iter() {
+            mappers = mappers.union(victim.entry.mapped());
+        }
+        for processor in mappers.iter().filter_map(|id| self.processor(id)) {
+            if processor.node != node.id {
+                continue;
+            }
+            let filler = Clear {
+                page: PageNr(0),
+                frame: Frame { node: node.id, nr: FrameNr(0) },
+                was_empty: false,
+            };
+            let mut clears = Records::<Clear, MAX_VICTIMS>::new(filler);
+            for victim in victims.iter().filter(|v| v.entry.mapped().contains(processor.id)) {
+                clears.push(Clear { page: victim.page, frame: victim.frame, was_empty: false });
+            }
+            let done = match processor.mmu.pmap_clear(&mut clears) {
+                Ok(()) => clears.len(),
+                Err(partial) => partial.done.min(clears.len()),
+            };
+            let mapped = victims.iter_mut().filter(|v| v.entry.mapped().contains(processor.id));
+            for (i, victim) in mapped.enumerate() {
+                if i < done {
+                    victim.entry.set_unmapped(processor.id);
+                } else {
+                    victim.failed = true;
+                }
+            }
+        }
+    }
+
+    /// Copies out, as one batch, what has no other valid copy.
+    fn save_victims(&self, node: &Node, victims: &mut Victims<'_>) {
+        let host = self.known_node(HOST);
+        let filler = Op::Zero(Frame { node: node.id, nr: FrameNr(0) });
+        let mut ops = Records::<Op, MAX_VICTIMS>::new(filler);
+        let mut unable = false;
+        for victim in victims.iter().filter(|v| !v.failed) {
+            let Some(refuge) = &victim.refuge else { continue };
+            match direct(node, victim.frame, host, refuge.frame()) {
+                Some((_, op)) => ops.push(op),
+                None => unable = true,
+            }
+        }
+        let saved = match (ops.is_empty(), unable) {
+            (_, true) => Err(crate::driver::DriverError::Broken("host memory has no address")),
+            (true, false) => Ok(()),
+            (false, false) => self.run(node, &ops),
+        };
+        if let Err(error) = saved {
+            for victim in victims.iter_mut() {
+                if let Some(refuge) = victim.refuge.take() {
+                    victim.failed = true;
+                    give_up(refuge, error);
+                }
+            }
+        }
+    }
+
+    /// The victim's data is safe elsewhere: its frame is the caller's.
+    fn release_victim<'a>(&'a self, node: &'a Node, victim: Victim<'a>) -> TransitFrame<'a> {
+        let Victim { page, frame, mut entry, refuge, .. } = victim;
+        entry.remove_copy(node.id);
+        let freed = node.take_back(frame.nr, page);
+        match refuge {
+            Some(refuge) => {
+                entry.add_copy(refuge.activate(page));
+                self.stats.count_copy(node.id, HOST);
+            }
+            None => self.stats.count(node.id, Event::EvictedClean),
+        }
+        self.note_spare(&entry);
+        self.stats.count(node.id, Event::Evicted);
+        freed
+    }
+}
+
+/// What became of the pages that were looked at but not taken.
+#[derive(Default)]
+struct Outlook {
+    busy: bool,
+    host_full: bool,
+}
+
+enum Verdict<'a> {
+    Spare,
+    Evict { refuge: Option<TransitFrame<'a>> },
+}

@@ -1,0 +1,246 @@
+//! Regions: which pages are mapped, under which name, and where there is room for more.
+
+use std::collections::BTreeMap;
+
+use crate::driver::Protection;
+use crate::{Error, PageNr, PageRange, ProcessorSet, Result};
+
+/// One region, or the part of one that is left after a partial `munmap`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct RegionInfo {
+    /// Its pages.
+    pub range: PageRange,
+    /// What its owner called it.
+    pub name: String,
+    /// What its processors may do.
+    pub protection: Protection,
+    /// Contexts that could not reserve its addresses and so can't use it.
+    pub refused_by: ProcessorSet,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Use {
+    Region(RegionInfo),
+    /// Addresses being tried by `mmap`, refused and held until it ends, or being unmapped.
+    Held,
+}
+
+/// The region table. Ranges never overlap.
+#[derive(Debug)]
+pub(crate) struct Regions {
+    window: PageRange,
+    /// By first page: page count and use.
+    by_start: BTreeMap<u64, (u64, Use)>,
+    /// Where the last range was taken: the search goes on from there, so that addresses are
+    /// used again late.
+    next: u64,
+}
+
+impl Regions {
+    pub(crate) fn new(window: PageRange) -> Self {
+        Self { window, by_start: BTreeMap::new(), next: window.start.0 }
+    }
+
+    /// Finds `nr_pages` free pages at a multiple of `alignment_pages`, at or after `from` (or
+    /// anywhere, in order of age), and holds them.
+    pub(crate) fn take(
+        &mut self,
+        nr_pages: u64,
+        from: Option<PageNr>,
+        alignment_pages: u64,
+    ) -> Result<PageRange> {
+        let none = Error::NoAddresses { len_bytes: nr_pages << 21, window: self.window };
+        if nr_pages > self.window.nr_pages {
+            return Err(none);
+        }
+        let (start, end) = (self.window.start.0, self.window.end().0);
+        let found = match from {
+            Some(from) => self.find(from.0.max(start), end, nr_pages, alignment_pages),
+            None => self
+                .find(self.next, end, nr_pages, alignment_pages)
+                .or_else(|| self.find(start, end, nr_pages, alignment_pages)),
+        };
+        let range = PageRange { start: PageNr(found.ok_or(none)?), nr_pages };
+        self.by_start.insert(range.start.0, (nr_pages, Use::Held));
+        self.next = range.end().0;
+        Ok(range)
+    }
+
+    fn find(&self, from: u64, end: u64, nr_pages: u64, alignment: u64) -> Option<u64> {
+        let before = self.by_start.range(..=from).next_back();
+        let first = before.map_or(from, |(&s, &(n, _))| from.max(s + n));
+        let align = |at: u64| at.checked_next_multiple_of(alignment);
+        let mut at = align(first)?;
+        for (&taken, &(taken_pages, _)) in self.by_start.range(from..) {
+            if at.checked_add(nr_pages)? <= taken {
+                break;
+            }
+            at = align(at.max(taken + taken_pages))?;
+        }
+        (at.checked_add(nr_pages)? <= end).then_some(at)
+    }
+
+    /// Held addresses become a region.
+    pub(crate) fn establish(&mut self, region: RegionInfo) {
+        let held = self
+            .by_start
+            .insert(region.range.start.0, (region.range.nr_pages, Use::Region(region)));
+        debug_assert!(matches!(held, Some((_, Use::Held))));
+    }
+
+    /// Held addresses become free.
+    pub(crate) fn free(&mut self, range: PageRange) {
+        let held = self.by_start.remove(&range.start.0);
+        debug_assert_eq!(held, Some((range.nr_pages, Use::Held)));
+    }
+
+    /// The regions that overlap `range`, if they cover it whole.
+    ///
+    /// # Errors
+    /// [`Error::NotMapped`] with the first address that is in no region.
+    pub(crate) fn covering(&self, range: PageRange) -> Result<Vec<&RegionInfo>> {
+        let mut at = range.start;
+        let mut regions = Vec::new();
+        while at < range.end() {
+            let region = self.get(at).ok_or(Error::NotMapped { addr: at.start() })?;
+            at = region.range.end();
+            regions.push(region);
+        }
+        Ok(regions)
+    }
+
+    /// The region that holds `page`.
+    pub(crate) fn get(&self, page: PageNr) -> Option<&RegionInfo> {
+        match self.by_start.range(..=page.0).next_back()? {
+            (_, (_, Use::Region(region))) if region.range.contains(page) => Some(region),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &RegionInfo> {
+        self.by_start.values().filter_map(|(_, used)| match used {
+            Use::Region(region) => Some(region),
+            Use::Held => None,
+        })
+    }
+
+    /// Every range in use, also those that are being unmapped.
+    pub(crate) fn all_ranges(&self) -> Vec<PageRange> {
+        let ranges = self.by_start.iter();
+        ranges.map(|(&s, &(nr_pages, _))| PageRange { start: PageNr(s), nr_pages }).collect()
+    }
+
+    /// Changes every region, whatever it likes except the range.
+    pub(crate) fn for_each_mut(&mut self, mut change: impl FnMut(&mut RegionInfo)) {
+        for (_, used) in self.by_start.values_mut() {
+            if let Use::Region(region) = used {
+                change(region);
+            }
+        }
+    }
+
+    /// Takes `range`, which regions cover, out of them: it is held. Says which parts of which
+    /// regions it was.
+    pub(crate) fn carve(&mut self, range: PageRange) -> Result<Vec<RegionInfo>> {
+        self.split_at(range.start);
+        self.split_at(range.end());
+        let parts: Vec<_> = self.covering(range)?.into_iter().cloned().collect();
+        for part in &parts {
+            self.by_start.remove(&part.range.start.0);
+        }
+        self.by_start.insert(range.start.0, (range.nr_pages, Use::Held));
+        Ok(parts)
+    }
+
+    /// The reverse of [`Regions::carve`].
+    pub(crate) fn restore(&mut self, range: PageRange, parts: Vec<RegionInfo>) {
+        self.free(range);
+        for part in parts {
+            self.by_start.insert(part.range.start.0, (part.range.nr_pages, Use::Region(part)));
+        }
+    }
+
+    /// Changes the protection of `range`, which regions cover.
+    pub(crate) fn set_protection(&mut self, range: PageRange, protection: Protection) {
+        self.split_at(range.start);
+        self.split_at(range.end());
+        self.for_each_mut(|region| {
+            if range.contains_range(region.range) {
+                region.protection = protection;
+            }
+        });
+    }
+
+    /// Makes `page` the first of its region.
+    fn split_at(&mut self, page: PageNr) {
+        let Some(region) = self.get(page).filter(|r| r.range.start < page).cloned() else {
+            return;
+        };
+        let nr_low = page.0 - region.range.start.0;
+        for (start, nr_pages) in
+            [(region.range.start, nr_low), (page, region.range.nr_pages - nr_low)]
+        {
+            let range = PageRange { start, nr_pages };
+            let part = RegionInfo { range, ..region.clone() };
+            self.by_start.insert(start.0, (nr_pages, Use::Region(part)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(start: u64, nr_pages: u64) -> PageRange {
+        PageRange { start: PageNr(start), nr_pages }
+    }
+
+    fn map(regions: &mut Regions, nr_pages: u64) -> PageRange {
+        let range = regions.take(nr_pages, None, 1).unwrap();
+        let (name, protection) = (String::new(), Protection::ReadWrite);
+        let refused_by = ProcessorSet::EMPTY;
+        regions.establish(RegionInfo { range, name, protection, refused_by });
+        range
+    }
+
+    #[test]
+    fn addresses_are_used_again_late() {
+        let mut regions = Regions::new(range(100, 10));
+        let first = map(&mut regions, 4);
+        assert_eq!(first, range(100, 4));
+        regions.carve(first).unwrap();
+        regions.free(first);
+        assert_eq!(map(&mut regions, 4), range(104, 4));
+        assert_eq!(map(&mut regions, 4), range(100, 4));
+        assert!(regions.take(4, None, 1).is_err());
+        assert_eq!(regions.take(2, None, 1).unwrap(), range(108, 2));
+    }
+
+    #[test]
+    fn suggestions_and_alignment_are_kept() {
+        let mut regions = Regions::new(range(100, 100));
+        assert_eq!(regions.take(3, Some(PageNr(120)), 16).unwrap(), range(128, 3));
+        assert_eq!(regions.take(3, Some(PageNr(120)), 16).unwrap(), range(144, 3));
+        assert!(regions.take(3, Some(PageNr(199)), 16).is_err());
+        assert!(regions.take(u64::MAX, None, 1).is_err());
+        assert!(regions.take(1, Some(PageNr(u64::MAX)), 16).is_err());
+    }
+
+    #[test]
+    fn a_middle_part_can_be_carved_out() {
+        let mut regions = Regions::new(range(0, 100));
+        let whole = map(&mut regions, 10);
+        let parts = regions.carve(range(3, 4)).unwrap();
+        assert_eq!(parts.iter().map(|p| p.range).collect::<Vec<_>>(), [range(3, 4)]);
+        assert!(regions.covering(whole).is_err());
+        assert!(regions.get(PageNr(2)).is_some() && regions.get(PageNr(3)).is_none());
+        assert!(regions.get(PageNr(6)).is_none() && regions.get(PageNr(7)).is_some());
+        regions.restore(range(3, 4), parts);
+        assert!(regions.covering(whole).is_ok());
+        assert_eq!(
+            regions.covering(range(9, 2)).unwrap_err(),
+            Error::NotMapped { addr: PageNr(10).start() }
+        );
+    }
+}

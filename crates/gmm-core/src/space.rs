@@ -1,0 +1,281 @@
+//! The space: the unified address space of one process, its nodes and its processors.
+
+use std::sync::{Arc, OnceLock};
+
+use crate::driver::{Capabilities, Device, Examine, Mmu, Protection};
+use crate::node::Node;
+use crate::region::Regions;
+use crate::stats::Stats;
+use crate::sync::{Mutex, Rank, RwLock};
+use crate::table::Table;
+use crate::{
+    Clock, Config, Error, MAX_NODES, MAX_PROCESSORS, NodeId, PageNr, PageRange, Processor,
+    ProcessorId, ProcessorSet, RegionInfo, Result, VirtAddr,
+};
+
+/// The unified address space of one process (the paper's `gm_as`).
+pub struct Space {
+    pub(crate) config: Config,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) table: Table,
+    pub(crate) stats: Stats,
+    pub(crate) regions: Mutex<Regions, { Rank::Regions as u8 }>,
+    nodes: [OnceLock<Node>; MAX_NODES],
+    processors: [RwLock<Option<Arc<Processor>>>; MAX_PROCESSORS],
+    cpu: Arc<Processor>,
+    /// Held while devices join, contexts attach and detach, and `mmap` examines addresses, so
+    /// that each context is asked about each region. Says how many nodes there are.
+    setup: Mutex<usize, { Rank::Setup as u8 }>,
+}
+
+/// What [`Space::attach`] gives.
+#[derive(Debug)]
+pub struct Attached {
+    /// The processor to fault as.
+    pub processor: Arc<Processor>,
+    /// Regions whose addresses the context could not reserve. It can't use them; the others can.
+    pub refused: Vec<RegionInfo>,
+}
+
+impl Space {
+    /// A space with the CPU as processor 0 and host memory as node 0.
+    ///
+    /// # Errors
+    /// [`Error::TooManyNodes`] if the host has more than a space can hold.
+    pub fn new(
+        config: Config,
+        host: Arc<dyn Device>,
+        cpu: Arc<dyn Mmu>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Arc<Self>> {
+        let cpu =
+            Arc::new(Processor::new(ProcessorId::CPU, NodeId::HOST, cpu, host.capabilities()));
+        let space = Self {
+            clock,
+            table: Table::new(config.window),
+            stats: Stats::new(),
+            regions: Mutex::new(Regions::new(config.window)),
+            nodes: [const { OnceLock::new() }; MAX_NODES],
+            processors: [const { RwLock::new(None) }; MAX_PROCESSORS],
+            cpu: Arc::clone(&cpu),
+            setup: Mutex::new(0),
+            config,
+        };
+        space.add_device(host)?;
+        space.processors[0].with_mut(|slot| *slot = Some(cpu));
+        Ok(Arc::new(space))
+    }
+
+    /// The settings it was made with.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The CPU.
+    pub fn cpu(&self) -> &Arc<Processor> {
+        &self.cpu
+    }
+
+    /// A device joins; says the number of its first node (the others follow).
+    ///
+    /// # Errors
+    /// [`Error::TooManyNodes`].
+    pub fn add_device(&self, device: Arc<dyn Device>) -> Result<NodeId> {
+        let mut nr_nodes = self.setup.lock();
+        let descriptions = device.nodes();
+        if *nr_nodes + descriptions.len() > MAX_NODES {
+            return Err(Error::TooManyNodes { wanted: descriptions.len() });
+        }
+        let first = NodeId(*nr_nodes as u8);
+        device.set_first_node(first);
+        for (i, description) in descriptions.iter().enumerate() {
+            let id = NodeId((*nr_nodes + i) as u8);
+            let node = Node::new(id, Arc::clone(&device), description.capacity_frames);
+            assert!(self.nodes[id.index()].set(node).is_ok(), "node {id} was made twice");
+        }
+        *nr_nodes += descriptions.len();
+        Ok(first)
+    }
+
+    /// A context joins as a processor of `node`. It is asked to reserve the addresses of every
+    /// region that exists.
+    ///
+    /// # Errors
+    /// [`Error::UnknownNode`], [`Error::TooManyProcessors`].
+    pub fn attach(&self, node: NodeId, mmu: Arc<dyn Mmu>) -> Result<Attached> {
+        let _setup = self.setup.lock();
+        let capabilities = self.node(node)?.device.capabilities();
+        let free = self.processors.iter().position(|slot| slot.with(Option::is_none));
+        let id = ProcessorId(free.ok_or(Error::TooManyProcessors)? as u8);
+        // Frames move for the processor that owns the window, not for others of its node.
+        let capabilities = capabilities - Capabilities::MOVABLE_FRAMES;
+        let processor = Arc::new(Processor::new(id, node, mmu, capabilities));
+        self.processors[id.index()].with_mut(|slot| *slot = Some(Arc::clone(&processor)));
+        let regions: Vec<_> = self.regions.lock().iter().map(|r| r.range).collect();
+        let mut refused = Vec::new();
+        for range in regions {
+            if !matches!(processor.mmu.va_examine(range), Ok(Examine::Reserved)) {
+                refused.extend(self.note_refusal(range, id));
+            }
+        }
+        Ok(Attached { processor, refused })
+    }
+
+    fn note_refusal(&self, range: PageRange, id: ProcessorId) -> Vec<RegionInfo> {
+        let mut noted = Vec::new();
+        self.regions.lock().for_each_mut(|region| {
+            if range.contains_range(region.range) {
+                region.refused_by.insert(id);
+                noted.push(region.clone());
+            }
+        });
+        for region in &noted {
+            for (_, entry) in self.table.entries(region.range) {
+                entry.lock().set_refused_by_some(true);
+            }
+        }
+        noted
+    }
+
+    /// A context leaves: nothing is mapped for it any more when this returns, and faults of it
+    /// fail. The data in its node's frames stays. Does nothing the second time.
+    pub fn detach(&self, processor: &Processor) {
+        let _setup = self.setup.lock();
+        if !processor.set_detached() {
+            return;
+        }
+        let regions = self.regions.lock().all_ranges();
+        for &range in &regions {
+            for (page, entry) in self.table.entries(range) {
+                let mut mapping = entry.lock();
+                if mapping.mapped().contains(processor.id) {
+                    // A context that can't be cleared has been killed by its driver, which
+                    // returned only when no access of it can land any more.
+                    let _ = self.clear_one(&mut mapping, page, processor);
+                    mapping.set_unmapped(processor.id);
+                }
+            }
+            processor.mmu.va_release(range);
+        }
+        self.regions.lock().for_each_mut(|region| region.refused_by.remove(processor.id));
+        self.processors[processor.id.index()].with_mut(|slot| *slot = None);
+    }
+
+    /// Makes a region of at least `len_bytes`, rounded up to whole pages, which reads as zero.
+    /// Every context is asked about the addresses before the CPU claims them.
+    ///
+    /// # Errors
+    /// [`Error::ZeroLength`], [`Error::AddressOverflow`], [`Error::NoAddresses`],
+    /// [`Error::Refused`] after [`Config::examine_tries`] ranges.
+    pub fn mmap(&self, len_bytes: u64, protection: Protection, name: &str) -> Result<PageRange> {
+        let nr_pages = PageRange::covering(VirtAddr(0), len_bytes)?.nr_pages;
+        let _setup = self.setup.lock();
+        let mut tries = Tries { space: self, rejected: Vec::new() };
+        let mut hint = None;
+        loop {
+            let (from, alignment_pages) = hint.take().unwrap_or((None, 1));
+            let range = self.regions.lock().take(nr_pages, from, alignment_pages)?;
+            match self.reserve_everywhere(range) {
+                Ok(()) => {
+                    self.open(range, protection, name);
+                    return Ok(range);
+                }
+                Err(refusal) => {
+                    tries.rejected.push(range);
+                    let nr_tries = tries.rejected.len() as u32;
+                    if nr_tries >= self.config.examine_tries {
+                        let processor = refusal.processor;
+                        return Err(Error::Refused { processor, tries: nr_tries, last: range });
+                    }
+                    hint = refusal.suggestion;
+                }
+            }
+        }
+    }
+
+    /// Asks every context, and the CPU last, to reserve `range`; all or none.
+    fn reserve_everywhere(&self, range: PageRange) -> Result<(), Refusal> {
+        let mut reserved = ProcessorSet::EMPTY;
+        let cpu_last = self.processors().chain(core::iter::once(Arc::clone(&self.cpu)));
+        for processor in cpu_last {
+            let suggestion = match processor.mmu.va_examine(range) {
+                Ok(Examine::Reserved) => {
+                    reserved.insert(processor.id);
+                    continue;
+                }
+                Ok(Examine::Suggest { base, alignment_bytes }) => {
+                    Some((Some(base.page()), (alignment_bytes >> crate::PAGE_SHIFT).max(1)))
+                }
+                Ok(Examine::Refused) | Err(_) => None,
+            };
+            for other in self.processors().filter(|p| reserved.contains(p.id)) {
+                other.mmu.va_release(range);
+            }
+            return Err(Refusal { processor: processor.id, suggestion });
+        }
+        Ok(())
+    }
+
+    fn open(&self, range: PageRange, protection: Protection, name: &str) {
+        self.table.make(range);
+        for (_, entry) in self.table.entries(range) {
+            entry.lock().open(protection);
+        }
+        let (name, refused_by) = (name.to_owned(), ProcessorSet::EMPTY);
+        self.regions.lock().establish(RegionInfo { range, name, protection, refused_by });
+    }
+
+    /// The regions, by address.
+    pub fn regions(&self) -> Vec<RegionInfo> {
+        self.regions.lock().iter().cloned().collect()
+    }
+
+    /// The node of that number.
+    pub(crate) fn node(&self, id: NodeId) -> Result<&Node> {
+        let node = self.nodes.get(id.index()).and_then(OnceLock::get);
+        node.ok_or_else(|| Error::UnknownNode {
+            node: id,
+            last: NodeId(self.nodes().count().saturating_sub(1) as u8),
+        })
+    }
+
+    /// The node of a copy or a processor, which exists.
+    pub(crate) fn known_node(&self, id: NodeId) -> &Node {
+        self.nodes[id.index()].get().expect("a copy's or processor's node exists")
+    }
+
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.iter().filter_map(OnceLock::get)
+    }
+
+    /// The attached contexts, without the CPU.
+    pub(crate) fn processors(&self) -> impl Iterator<Item = Arc<Processor>> {
+        self.processors[1..].iter().filter_map(|slot| slot.with(Clone::clone))
+    }
+
+    pub(crate) fn processor(&self, id: ProcessorId) -> Option<Arc<Processor>> {
+        self.processors[id.index()].with(Clone::clone)
+    }
+}
+
+/// Who refused a range, and what it would rather have.
+struct Refusal {
+    processor: ProcessorId,
+    /// The lowest first page and the alignment in pages.
+    suggestion: Option<(Option<PageNr>, u64)>,
+}
+
+/// Ranges that were refused, held until `mmap` ends so that they aren't tried again.
+struct Tries<'a> {
+    space: &'a Space,
+    rejected: Vec<PageRange>,
+}
+
+impl Drop for Tries<'_> {
+    fn drop(&mut self) {
+        let mut regions = self.space.regions.lock();
+        for &range in &self.rejected {
+            regions.free(range);
+        }
+    }
+}

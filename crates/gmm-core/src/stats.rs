@@ -1,0 +1,141 @@
+//! Counters, kept without a lock and read as one snapshot.
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::{MAX_NODES, NodeId, PAGE_SIZE};
+
+/// The counters of a space.
+pub(crate) struct Stats {
+    per_node: [NodeCounters; MAX_NODES],
+    /// Pages copied, by `[from][to]`.
+    migrated: [[AtomicU64; MAX_NODES]; MAX_NODES],
+}
+
+#[derive(Default)]
+struct NodeCounters {
+    faults: AtomicU64,
+    coalesced: AtomicU64,
+    failed: AtomicU64,
+    prefetched: AtomicU64,
+    zeroed: AtomicU64,
+    evicted: AtomicU64,
+    evicted_clean: AtomicU64,
+    discarded: AtomicU64,
+    /// Pages of regions unmapped since that a processor of the node had touched.
+    touched_before: AtomicU64,
+}
+
+/// What [`Stats`] counts of one node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Event {
+    /// A fault of one of its processors was served.
+    Fault,
+    /// A fault of one of its processors found the page usable already.
+    Coalesced,
+    /// A fault of one of its processors could not be served.
+    Failed,
+    /// A page was brought by a prefetch.
+    Prefetched,
+    /// A frame was zero-filled on first touch.
+    Zeroed,
+    /// A page was evicted from it.
+    Evicted,
+    /// Of these, without a copy: another node had an equal one.
+    EvictedClean,
+    /// A copy on it was dropped by `DONTNEED`.
+    Discarded,
+    /// A page that its processors had touched was unmapped.
+    TouchedBefore,
+}
+
+impl NodeCounters {
+    fn of(&self, event: Event) -> &AtomicU64 {
+        match event {
+            Event::Fault => &self.faults,
+            Event::Coalesced => &self.coalesced,
+            Event::Failed => &self.failed,
+            Event::Prefetched => &self.prefetched,
+            Event::Zeroed => &self.zeroed,
+            Event::Evicted => &self.evicted,
+            Event::EvictedClean => &self.evicted_clean,
+            Event::Discarded => &self.discarded,
+            Event::TouchedBefore => &self.touched_before,
+        }
+    }
+}
+
+impl Stats {
+    pub(crate) fn new() -> Self {
+        Self {
+            per_node: core::array::from_fn(|_| NodeCounters::default()),
+            migrated: core::array::from_fn(|_| core::array::from_fn(|_| AtomicU64::new(0))),
+        }
+    }
+
+    pub(crate) fn count(&self, node: NodeId, event: Event) {
+        self.per_node[node.index()].of(event).fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self, node: NodeId, event: Event) -> u64 {
+        self.per_node[node.index()].of(event).load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_copy(&self, from: NodeId, to: NodeId) {
+        self.migrated[from.index()][to.index()].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn copied_bytes(&self, from: NodeId, to: NodeId) -> u64 {
+        self.migrated[from.index()][to.index()].load(Ordering::Relaxed) * PAGE_SIZE
+    }
+}
+
+/// What has happened in a space so far, and how its nodes stand. Counters are read one by one
+/// while others may change: each is right, their sums may be off by what is under way.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Snapshot {
+    /// By node number.
+    pub nodes: Vec<NodeStats>,
+    /// Bytes copied between nodes: from, to, how many; only pairs with any.
+    pub migrated_bytes: Vec<(NodeId, NodeId, u64)>,
+}
+
+/// One node's part of a [`Snapshot`]. Frames and pages are of [`PAGE_SIZE`] bytes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct NodeStats {
+    /// The node.
+    pub node: NodeId,
+    /// Its device's name.
+    pub device: String,
+    /// Frames it can have.
+    pub capacity_frames: u32,
+    /// Frames that are free.
+    pub free_frames: u32,
+    /// Frames that hold pages.
+    pub resident_frames: u32,
+    /// Of these, held by launches.
+    pub pinned_frames: u32,
+    /// Frames in the hands of faults.
+    pub in_transit_frames: u32,
+    /// Frames whose copy never ended.
+    pub lost_frames: u32,
+    /// The most frames that held pages at one time.
+    pub peak_resident_frames: u32,
+    /// Distinct pages that its processors have mapped.
+    pub touched_pages: u64,
+    /// Faults of its processors that were served.
+    pub faults: u64,
+    /// Faults of its processors on pages that another fault had just served.
+    pub coalesced_faults: u64,
+    /// Faults of its processors that could not be served.
+    pub failed_faults: u64,
+    /// Pages brought by prefetch.
+    pub prefetched_pages: u64,
+    /// Frames zero-filled on first touch.
+    pub zeroed_pages: u64,
+    /// Pages evicted from it.
+    pub evicted_pages: u64,
+    /// Of these, without a copy.
+    pub evicted_clean_pages: u64,
+    /// Copies dropped by `DONTNEED`.
+    pub discarded_pages: u64,
+}

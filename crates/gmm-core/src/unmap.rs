@@ -1,0 +1,91 @@
+//! The end of a region, or of part of one.
+
+use crate::driver::Clear;
+use crate::space::Space;
+use crate::stats::Event;
+use crate::{Error, NodeId, PageRange, ProcessorSet, Result, VirtAddr};
+
+impl Space {
+    /// Unmaps the pages that hold `addr .. addr + len_bytes`, which may be part of a region, or
+    /// parts of several. Their contents are lost; accesses that wait in a fault on them fail.
+    ///
+    /// # Errors
+    /// [`Error::Unaligned`] if `addr` does not start a page, [`Error::ZeroLength`],
+    /// [`Error::AddressOverflow`], [`Error::NotMapped`] with the first address that is in no
+    /// region (so unmapping twice is an error), [`Error::PageHeld`] if a launch holds a page.
+    pub fn munmap(&self, addr: VirtAddr, len_bytes: u64) -> Result<()> {
+        if !addr.is_page_start() {
+            return Err(Error::Unaligned { addr });
+        }
+        let range = PageRange::covering(addr, len_bytes)?;
+        let parts = self.regions.lock().carve(range)?;
+        if let Err(error) = self.close(range) {
+            self.regions.lock().restore(range, parts);
+            return Err(error);
+        }
+        // Faults fail from here on. Contexts let go first: one call for the whole range.
+        let refused_by = parts.iter().fold(ProcessorSet::EMPTY, |s, r| s.union(r.refused_by));
+        for processor in self.processors() {
+            if !refused_by.contains(processor.id) {
+                processor.mmu.va_release(range);
+            } else {
+                for part in parts.iter().filter(|r| !r.refused_by.contains(processor.id)) {
+                    processor.mmu.va_release(part.range);
+                }
+            }
+        }
+        self.take_out_of_window(range);
+        self.cpu().mmu.va_release(range);
+        self.free_copies(range);
+        self.regions.lock().free(range);
+        self.trim_host();
+        Ok(())
+    }
+
+    /// Closes every entry of the range, or none.
+    fn close(&self, range: PageRange) -> Result<()> {
+        for (page, entry) in self.table.entries(range) {
+            let mut m = entry.lock();
+            let held = m.copies().find(|c| self.known_node(c.node).is_pinned(c.nr));
+            if let Some(held) = held {
+                drop(m);
+                let done = PageRange { start: range.start, nr_pages: page.0 - range.start.0 };
+                for (_, entry) in self.table.entries(done) {
+                    entry.lock().reopen();
+                }
+                return Err(Error::PageHeld { addr: page.start(), node: held.node });
+            }
+            m.close();
+        }
+        Ok(())
+    }
+
+    /// Moves the frames that the CPU maps back to where they can be used again. One that is
+    /// pinned by someone outside the manager stays, and goes with the mapping.
+    fn take_out_of_window(&self, range: PageRange) {
+        let cpu = self.cpu();
+        for (page, entry) in self.table.entries(range) {
+            let mut m = entry.lock();
+            let copy = m.copy_on(NodeId::HOST);
+            if let Some(frame) = copy.filter(|_| m.mapped().contains(cpu.id)) {
+                let _ = cpu.mmu.pmap_clear(&mut [Clear { page, frame, was_empty: false }]);
+                m.set_unmapped(cpu.id);
+            }
+        }
+    }
+
+    /// Nobody maps the range any more: every frame of it is free.
+    fn free_copies(&self, range: PageRange) {
+        for (page, entry) in self.table.entries(range) {
+            let mut m = entry.lock();
+            for id in m.mapped().iter() {
+                m.set_unmapped(id);
+            }
+            for node in self.nodes().filter(|node| m.was_touched_on(node.id)) {
+                self.stats.count(node.id, Event::TouchedBefore);
+            }
+            self.drop_copies(&mut m, page, |_| true);
+            m.set_poisoned(false);
+        }
+    }
+}
