@@ -225,6 +225,22 @@ impl Space {
         self.regions.lock().establish(RegionInfo { range, name, protection, refused_by });
     }
 
+    /// Whether a node of that number exists.
+    ///
+    /// # Errors
+    /// [`Error::UnknownNode`].
+    pub fn check_node(&self, node: NodeId) -> Result<()> {
+        self.node(node).map(drop)
+    }
+
+    /// Whether regions cover the whole range.
+    ///
+    /// # Errors
+    /// [`Error::NotMapped`] with the first address that is in no region.
+    pub fn check_mapped(&self, range: PageRange) -> Result<()> {
+        self.regions.lock().covering(range).map(drop)
+    }
+
     /// The regions, by address.
     pub fn regions(&self) -> Vec<RegionInfo> {
         self.regions.lock().iter().cloned().collect()
