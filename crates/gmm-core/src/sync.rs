@@ -40,6 +40,8 @@ pub struct Mutex<T, const R: u8>(imp::Mutex<T>);
 /// The right to use what a [`Mutex`] guards.
 pub struct MutexGuard<'a, T, const R: u8> {
     inner: Option<imp::MutexGuard<'a, T>>,
+    #[cfg(shuttle)]
+    mutex: &'a imp::Mutex<T>,
     _held: held::Held<R>,
 }
 
@@ -56,7 +58,7 @@ impl<T, const R: u8> Mutex<T, R> {
     pub fn lock(&self) -> MutexGuard<'_, T, R> {
         held::check::<R>();
         let inner = self.0.lock().unwrap_or_else(|e| e.into_inner());
-        MutexGuard { inner: Some(inner), _held: held::Held::new() }
+        self.guard(inner)
     }
 
     /// Takes the lock if that needs no waiting; allowed at any rank up to its own.
@@ -66,7 +68,16 @@ impl<T, const R: u8> Mutex<T, R> {
             Err(imp::TryLockError::Poisoned(e)) => e.into_inner(),
             Err(imp::TryLockError::WouldBlock) => return None,
         };
-        Some(MutexGuard { inner: Some(inner), _held: held::Held::new() })
+        Some(self.guard(inner))
+    }
+
+    fn guard<'a>(&'a self, inner: imp::MutexGuard<'a, T>) -> MutexGuard<'a, T, R> {
+        MutexGuard {
+            inner: Some(inner),
+            #[cfg(shuttle)]
+            mutex: &self.0,
+            _held: held::Held::new(),
+        }
     }
 }
 
@@ -111,10 +122,9 @@ impl Condvar {
         #[cfg(shuttle)]
         let inner = {
             let _ = timeout;
-            let mutex = imp::MutexGuard::mutex(&inner);
             drop(inner);
             shuttle::thread::yield_now();
-            mutex.lock().unwrap_or_else(|e| e.into_inner())
+            guard.mutex.lock().unwrap_or_else(|e| e.into_inner())
         };
         guard.inner = Some(inner);
     }

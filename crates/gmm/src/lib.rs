@@ -1,1 +1,47 @@
-//! One memory for CPUs and accelerators: one pointer valid on every processor.
+//! One memory for CPUs and accelerators (XPUs): allocate once, get **one pointer that is valid on
+//! every processor**. Whoever touches a page faults it in; the page moves; nobody reads stale
+//! data; XPU memory can be oversubscribed. Linux, user space, no kernel patch.
+//!
+//! ```no_run
+#![doc = include_str!("../examples/readme.rs")]
+//! ```
+//!
+//! [`Gmm`] is the entry point: [`Gmm::mmap`] gives a [`Unified`] buffer, [`Gmm::xpu`] an [`Xpu`]
+//! to launch kernels on with the same pointers. Underneath, [`Gmm::mmap_raw`], [`Gmm::munmap`],
+//! [`Gmm::mprotect`] and [`Gmm::gmadvise`] work on addresses, as system calls do.
+//!
+//! # What to know
+//!
+//! - Pages are 2 MiB; a buffer occupies whole pages, which are made on first touch, read as zero,
+//!   and live on the node of whoever touches them.
+//! - The CPU and an XPU may use one page in turn; using it at once is correct and slow (the page
+//!   moves back and forth). Two processors that write one location at once race, as two threads
+//!   do.
+//! - After `fork` the child has no unified memory; handles dropped there do nothing.
+//! - The program's global allocator must not place its own heap in unified memory.
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod advice;
+mod buffer;
+mod builder;
+mod error;
+mod manager;
+mod report;
+mod size;
+mod xpu;
+
+pub use advice::Advice;
+pub use buffer::Unified;
+pub use builder::Builder;
+pub use error::{Error, Result};
+pub use gmm_core::driver::{Access, Protection};
+pub use gmm_core::{
+    NodeId, NodeStats, OutOfMemory, PAGE_SIZE, PageInfo, PageRange, PageState, RegionInfo,
+    Snapshot, VirtAddr,
+};
+pub use gmm_cpu::probe;
+pub use gmm_hostxpu::{self as hostxpu, KernelArgs};
+pub use manager::{Gmm, MapFlags};
+pub use report::Report;
+pub use size::{GIB, KIB, MIB, display_bytes};
+pub use xpu::{HostXpu, Kernel, Launch, Module, Stream, Xpu};
