@@ -57,41 +57,40 @@ impl Space {
         Ok(contents)
     }
 
-    /// Makes the page readable for a copy, or for mapping it elsewhere read-only: nobody outside
-    /// `node` can write it any more, and its source frame is within reach.
-    pub(crate) fn stop_writers(
+    /// Makes way for `reader` (or for a copy on `node`, if nobody is to map it): nobody outside
+    /// `node` can write the page any more, nobody maps it at all if it is to be `exclusive`, and
+    /// a frame that a mapping takes out of reach is within reach.
+    pub(crate) fn clear_conflicts(
         &self,
         m: &mut Mapping,
         page: PageNr,
         node: NodeId,
+        reader: Option<&Processor>,
+        exclusive: bool,
     ) -> Result<Contents> {
         let mut to_clear = ProcessorSet::EMPTY;
         for id in m.mapped().iter() {
-            let Some(p) = self.processor(id).filter(|p| p.node != node) else { continue };
-            if p.moves_frames() {
+            let Some(p) = self.processor(id) else { continue };
+            let conflict = if p.node == node {
+                // Where frames move, only one processor can map one.
+                let moves = p.moves_frames() || reader.is_some_and(Processor::moves_frames);
+                moves && reader.is_some_and(|r| r.id != id)
+            } else if exclusive || p.moves_frames() {
+                true
+            } else {
+                m.writable().contains(id) && !self.made_read_only(m, page, &p)
+            };
+            if conflict {
                 to_clear.insert(id);
-            } else if m.writable().contains(id) {
-                if p.maps_read_only() {
-                    let frame = m.copy_on(p.node).expect("a mapped page has a copy there");
-                    self.enter(m, page, &p, frame, Protection::ReadOnly)?;
-                } else {
-                    to_clear.insert(id);
-                }
             }
         }
         self.clear(m, page, to_clear)
     }
 
-    /// Removes every mapping by processors of other nodes than `node`.
-    pub(crate) fn clear_elsewhere(
-        &self,
-        m: &mut Mapping,
-        page: PageNr,
-        node: NodeId,
-    ) -> Result<Contents> {
-        let mut here = ProcessorSet::EMPTY;
-        self.mappers_on(m, node).for_each(|p| here.insert(p.id));
-        self.clear(m, page, m.mapped().difference(here))
+    /// Lets `p` keep reading the page; says whether that worked (else it has to be cleared).
+    fn made_read_only(&self, m: &mut Mapping, page: PageNr, p: &Processor) -> bool {
+        let frame = m.copy_on(p.node).expect("a mapped page has a copy on the mapper's node");
+        p.maps_read_only() && self.enter(m, page, p, frame, Protection::ReadOnly).is_ok()
     }
 
     /// Maps the page for `processor`, or changes the protection of its mapping.

@@ -204,11 +204,7 @@ impl Space {
             return Err(Error::PageHeld { addr: want.page.start(), node });
         }
         // The clear may find that the application has discarded the page; then it is Empty.
-        if exclusive {
-            self.clear_elsewhere(m, want.page, want.node.id)?;
-        } else {
-            self.stop_writers(m, want.page, want.node.id)?;
-        }
+        self.clear_conflicts(m, want.page, want.node.id, want.processor, exclusive)?;
         match m.copy_on(want.node.id) {
             Some(frame) => self.map_resident(m, want, frame, exclusive)?,
             None => {

@@ -5,6 +5,8 @@
 //! has an equal one; otherwise it is copied to host memory and waits there, mapped by nobody. Of
 //! host memory, only copies that another node duplicates can go.
 
+use core::time::Duration;
+
 use crate::batch::Records;
 use crate::driver::{Clear, Op};
 use crate::entry::EntryGuard;
@@ -20,6 +22,13 @@ const MAX_VICTIMS: usize = 16;
 
 /// How many pages are looked at to find them.
 const MAX_CANDIDATES: usize = 64;
+
+/// How many times [`Config::frame_wait`](crate::Config::frame_wait) a fault waits while frames
+/// keep going to others.
+const PATIENCE: u32 = 10;
+
+/// How often a fault that waits for a frame looks for itself.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// The node evictions go to.
 const HOST: NodeId = NodeId::HOST;
@@ -60,7 +69,7 @@ impl Space {
         &'a self,
         node: &'a Node,
     ) -> Result<TransitFrame<'a>, OutOfMemory> {
-        let mut deadline = None;
+        let mut patience: Option<Patience> = None;
         loop {
             let seen = node.changes();
             if let Some(frame) = self.free_or_imported(node) {
@@ -72,13 +81,22 @@ impl Space {
                 Round::Nothing { host_full } if node.is_in_motion() => host_full,
                 Round::Nothing { host_full } => return Err(node.out_of_memory(host_full)),
             };
-            let deadline = *deadline
-                .get_or_insert_with(|| Deadline::after(&*self.clock, self.config.frame_wait));
-            node.wait(seen, deadline, &*self.clock);
-            if deadline.left(&*self.clock).is_none() {
+            let patience = patience.get_or_insert_with(|| self.patience(PATIENCE));
+            // What keeps pages from leaving may end without a sign on this node: look again soon.
+            let soon = Deadline::after(&*self.clock, LOOK_AGAIN);
+            if node.wait(seen, soon, &*self.clock) {
+                patience.quiet = self.patience(1).end;
+            }
+            let ends = [patience.quiet, patience.end];
+            if ends.iter().any(|end| end.left(&*self.clock).is_none()) {
                 return Err(node.out_of_memory(host_full));
             }
         }
+    }
+
+    fn patience(&self, factor: u32) -> Patience {
+        let after = |n| Deadline::after(&*self.clock, self.config.frame_wait * n);
+        Patience { quiet: after(1), end: after(factor) }
     }
 
     /// As [`Space::take_frame`], without waiting: for callers that hold entry locks.
@@ -255,6 +273,14 @@ impl Space {
         self.stats.count(node.id, Event::Evicted);
         freed
     }
+}
+
+/// How long a fault waits for a frame.
+struct Patience {
+    /// Until then, if nothing happens on the node.
+    quiet: Deadline,
+    /// Until then, whatever happens.
+    end: Deadline,
 }
 
 /// What became of the pages that were looked at but not taken.

@@ -23,9 +23,9 @@ pub struct Space {
     nodes: [OnceLock<Node>; MAX_NODES],
     processors: [RwLock<Option<Arc<Processor>>>; MAX_PROCESSORS],
     cpu: Arc<Processor>,
-    /// Held while devices join, contexts attach and detach, and `mmap` examines addresses, so
-    /// that each context is asked about each region. Says how many nodes there are.
-    setup: Mutex<usize, { Rank::Setup as u8 }>,
+    /// Held while devices join, contexts attach and detach, and regions come and go, so that each
+    /// context is asked about each region. Says how many nodes there are.
+    pub(crate) setup: Mutex<usize, { Rank::Setup as u8 }>,
 }
 
 /// What [`Space::attach`] gives.

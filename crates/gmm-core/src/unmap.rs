@@ -18,6 +18,8 @@ impl Space {
             return Err(Error::Unaligned { addr });
         }
         let range = PageRange::covering(addr, len_bytes)?;
+        // A context that attaches meanwhile would miss the range if it came back.
+        let _setup = self.setup.lock();
         let parts = self.regions.lock().carve(range)?;
         if let Err(error) = self.close(range) {
             self.regions.lock().restore(range, parts);

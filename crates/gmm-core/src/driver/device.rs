@@ -102,7 +102,8 @@ pub trait Device: Send + Sync {
 
     /// Hands over up to `nr_frames` frames of `node` that the core does not hold now. Fewer are a
     /// legal answer, and so is none for now (`Ok` with nothing in `out`). Their contents may be
-    /// anything. May block (it is called with no lock held); one call at a time for a node.
+    /// anything. May block, though entry locks may be held; must not call back into the core; one
+    /// call at a time for a node.
     ///
     /// # Errors
     /// The core treats an error as "none for now" and reports it if the request fails for it.
