@@ -71,19 +71,20 @@ impl HostMemory {
                     self.pool.set_entered(frame.nr, None);
                     self.pool.populate(frame.nr)?;
                 }
+                let (to, from) = (self.at(to)?, self.at(from)?);
                 // SAFETY: both are frames of ours or host frames that the core vouches for until
                 // the fence completes; two different frames never overlap.
-                unsafe { stream_copy(self.at(to) as *mut u8, self.at(from) as *const u8, PAGE_SIZE as usize) };
+                unsafe { stream_copy(to as *mut u8, from as *const u8, PAGE_SIZE as usize) };
                 Ok(())
             }
         }
     }
 
-    fn at(&self, place: Place) -> u64 {
+    fn at(&self, place: Place) -> Result<u64, DriverError> {
         match place {
-            Place::Frame(frame) => self.pool.slot(frame.nr),
-            Place::Host(addr) => addr.0,
-            Place::Peer(_) => unreachable!("examined before"),
+            Place::Frame(frame) => Ok(self.pool.slot(frame.nr)),
+            Place::Host(addr) => Ok(addr.0),
+            Place::Peer(_) => Err(DriverError::Unsupported),
         }
     }
 }

@@ -9,7 +9,6 @@ use std::io;
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
-use rustix::process::set_virtual_memory_region_name;
 
 use crate::SetupError;
 use crate::creator::Creator;
@@ -145,10 +144,16 @@ pub(crate) unsafe fn prepare(start: u64, len: u64, name: &CStr) -> Result<(), Se
             remedy: "the kernel must be built with transparent huge pages",
         })?;
     }
-    // SAFETY: the slice is never read through: only its address and length go to the kernel. It
-    // is not made of a reference to anything else, and zero bytes are read of it.
-    let region = unsafe { std::slice::from_raw_parts(start as *const u8, len as usize) };
-    // Kernels without CONFIG_ANON_VMA_NAME refuse; only the look of /proc/PID/maps suffers.
-    let _ = set_virtual_memory_region_name(region, Some(name));
+    self::name(start, len, name);
     Ok(())
+}
+
+/// Names a range in `/proc/PID/maps`. Kernels without `CONFIG_ANON_VMA_NAME` refuse, and then only
+/// its look suffers.
+pub(crate) fn name(start: u64, len: u64, name: &CStr) {
+    // rustix wants a slice, which `PROT_NONE` memory can't be.
+    // SAFETY: the kernel reads the name, which is a C string; the range's memory is not touched.
+    let _ = unsafe {
+        libc::prctl(libc::PR_SET_VMA, libc::PR_SET_VMA_ANON_NAME, start, len, name.as_ptr())
+    };
 }

@@ -10,9 +10,9 @@ use gmm_core::{PageNr, PageRange, VirtAddr};
 use rustix::io::Errno;
 use rustix::mm::{Advice, ProtFlags};
 
+use crate::SetupError;
 use crate::mapping::{self, Mapping};
 use crate::uffd::{RegisterMode, Uffd};
-use crate::SetupError;
 
 const NAME: &CStr = c"gmm:window";
 

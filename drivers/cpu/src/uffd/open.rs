@@ -1,19 +1,18 @@
 //! Getting a userfaultfd: by the device file, by the system call, for user-mode faults only.
 
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use core::ffi::c_void;
+use std::os::fd::{FromRawFd, OwnedFd};
 
 use linux_raw_sys::general as raw;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Updater, ioctl, opcode};
 use rustix::mm::UserfaultfdFlags;
 
 use super::{AccessKind, Features, Uffd};
 use crate::SetupError;
 
 const UFFDIO_API: Opcode = opcode::read_write::<raw::uffdio_api>(0xAA, 0x3F);
-/// `USERFAULTFD_IOC_NEW`: `_IO(0xAA, 0)`, its argument the flags.
-const USERFAULTFD_IOC_NEW: Opcode = opcode::none(0xAA, 0);
 
 const FLAGS: UserfaultfdFlags = UserfaultfdFlags::CLOEXEC.union(UserfaultfdFlags::NONBLOCK);
 const NEEDED: [(Features, &str); 2] =
@@ -68,17 +67,30 @@ fn new_fd() -> Result<(OwnedFd, AccessKind), SetupError> {
 fn by_device() -> Result<OwnedFd, Errno> {
     let device =
         rustix::fs::open("/dev/userfaultfd", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    // rustix has no pattern for an ioctl that returns a descriptor.
-    // SAFETY: the request takes its flags by value and touches no memory of ours.
-    let fd = unsafe {
-        libc::ioctl(device.as_fd().as_raw_fd(), USERFAULTFD_IOC_NEW as _, FLAGS.bits() as libc::c_ulong)
-    };
-    if fd < 0 {
-        let errno = std::io::Error::last_os_error().raw_os_error();
-        return Err(Errno::from_raw_os_error(errno.unwrap_or(libc::EIO)));
+    // SAFETY: see `NewFd`.
+    unsafe { ioctl(device, NewFd) }
+}
+
+/// `USERFAULTFD_IOC_NEW`: its argument is a number, its result a descriptor.
+struct NewFd;
+
+// SAFETY: the request takes its flags by value and touches no memory of ours.
+unsafe impl Ioctl for NewFd {
+    type Output = OwnedFd;
+    const IS_MUTATING: bool = false;
+
+    fn opcode(&self) -> Opcode {
+        opcode::none(0xAA, 0)
     }
-    // SAFETY: the kernel has just made this descriptor for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        FLAGS.bits() as usize as *mut c_void
+    }
+
+    unsafe fn output_from_ptr(fd: IoctlOutput, _: *mut c_void) -> rustix::io::Result<OwnedFd> {
+        // SAFETY: the kernel has just made this descriptor for us.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
 }
 
 /// Agrees on `features`; returns the bits of all that the kernel has.

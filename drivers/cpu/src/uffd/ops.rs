@@ -160,7 +160,13 @@ mod tests {
         use linux_raw_sys::ioctl as k;
         assert_eq!(
             [REGISTER, UNREGISTER, WAKE, COPY, ZEROPAGE],
-            [k::UFFDIO_REGISTER, k::UFFDIO_UNREGISTER, k::UFFDIO_WAKE, k::UFFDIO_COPY, k::UFFDIO_ZEROPAGE]
+            [
+                k::UFFDIO_REGISTER,
+                k::UFFDIO_UNREGISTER,
+                k::UFFDIO_WAKE,
+                k::UFFDIO_COPY,
+                k::UFFDIO_ZEROPAGE
+            ]
         );
         assert_eq!((MOVE, POISON), (0xc028_aa05, 0xc020_aa08));
     }
