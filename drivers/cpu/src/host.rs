@@ -95,10 +95,9 @@ impl Device for HostMemory {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::REPLAYABLE_FAULTS
-            | Capabilities::READ_ONLY_MAPPINGS
-            | Capabilities::OWN_MEMORY
-            | Capabilities::MOVABLE_FRAMES
+        // Not READ_ONLY_MAPPINGS: the CPU can map read-only, but a write through such a mapping is
+        // a SIGSEGV, not a fault that the core hears of.
+        Capabilities::REPLAYABLE_FAULTS | Capabilities::OWN_MEMORY | Capabilities::MOVABLE_FRAMES
     }
 
     fn nodes(&self) -> &[NodeDescription] {
