@@ -72,9 +72,21 @@ impl Rig {
         rig
     }
 
+    /// With a window of so many pages, whose addresses are soon used again.
+    pub fn with_window(frames: u32, nr_pages: u64) -> Self {
+        let window = PageRange { nr_pages, ..unused_window() };
+        let mut rig = Self::from(Options { window: Some(window), ..options(frames) });
+        rig.handlers = Some(rig.cpu.start(&rig.space).unwrap());
+        rig
+    }
+
     /// Without threads that serve faults.
     pub fn unserved(frames: u32) -> Self {
-        let cpu = CpuDriver::new(options(frames)).unwrap();
+        Self::from(options(frames))
+    }
+
+    fn from(options: Options) -> Self {
+        let cpu = CpuDriver::new(options).unwrap();
         let config = Config {
             window: cpu.window(),
             frame_wait: Duration::from_millis(50),
@@ -90,7 +102,7 @@ impl Rig {
         Memory(range.start.start().0 as *mut u8)
     }
 
-    /// Takes the page at `at` out of the window and hands it over as the driver calls it.
+    /// The frame that holds a page's data.
     pub fn frame_of(&self, page: PageNr) -> Option<Frame> {
         let info = self.space.inspect(page.start())?;
         info.copies.first().copied()
