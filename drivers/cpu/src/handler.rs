@@ -1,0 +1,209 @@
+//! The threads that serve the CPU's faults.
+//!
+//! A handler thread must never wait for unified memory, or for anything that does: it would wait
+//! for itself. So after it has started it does not allocate (an allocator may live in unified
+//! memory, or hold a lock while it touches some), it blocks all signals (an application's signal
+//! handler may touch unified memory), it does not log, and it aborts the process if it panics.
+
+use std::cell::Cell;
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use gmm_core::driver::Access;
+use gmm_core::{Error, PAGE_SIZE, Space, VirtAddr};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno;
+
+use crate::creator::Creator;
+use crate::uffd::{Event, Uffd};
+use crate::{CpuMmu, SetupError};
+
+thread_local! {
+    static IS_HANDLER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread serves faults, and has started to: it must not allocate. For tests'
+/// allocators.
+#[doc(hidden)]
+pub fn on_handler_thread() -> bool {
+    IS_HANDLER.get()
+}
+
+/// The running handler threads. Dropping it stops them; what touches an absent page of the window
+/// after that waits until the window is gone.
+#[derive(Debug)]
+pub struct FaultHandlers {
+    stop: OwnedFd,
+    threads: ManuallyDrop<Vec<JoinHandle<()>>>,
+    creator: Creator,
+}
+
+impl FaultHandlers {
+    pub(crate) fn start(
+        space: &Arc<Space>,
+        mmu: &Arc<CpuMmu>,
+        nr_threads: usize,
+        spin: Duration,
+    ) -> Result<Self, SetupError> {
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|e| setup_error("eventfd", e.into()))?;
+        let creator = Creator::this_process();
+        let mut handlers = Self { stop, threads: ManuallyDrop::new(Vec::new()), creator };
+        // A thread inherits the mask, so that no signal ever arrives at it.
+        let _blocked = BlockedSignals::new();
+        for i in 0..nr_threads.max(1) {
+            let stop =
+                handlers.stop.try_clone().map_err(|cause| setup_error("dup(eventfd)", cause))?;
+            let server = Server { space: Arc::clone(space), mmu: Arc::clone(mmu), stop, spin };
+            let thread = std::thread::Builder::new()
+                .name(format!("gmm-fault-{i}"))
+                .spawn(move || server.run())
+                .map_err(|cause| setup_error("clone", cause))?;
+            handlers.threads.push(thread);
+        }
+        Ok(handlers)
+    }
+}
+
+impl Drop for FaultHandlers {
+    fn drop(&mut self) {
+        // A forked child has no such threads, and its copy of the eventfd is its parent's.
+        if !self.creator.is_this_process() {
+            return;
+        }
+        // It fails only if the count is near 2^64, and then they have been told already.
+        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+        // SAFETY: taken once, here.
+        for thread in unsafe { ManuallyDrop::take(&mut self.threads) } {
+            // A panic of one has aborted the process.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn setup_error(call: &'static str, cause: std::io::Error) -> SetupError {
+    SetupError::Os {
+        call,
+        doing: "starting the threads that serve faults",
+        cause,
+        remedy: "raise the limits on threads and open files (ulimit -u, ulimit -n)",
+    }
+}
+
+/// Blocks all signals of this thread until dropped.
+struct BlockedSignals(libc::sigset_t);
+
+impl BlockedSignals {
+    fn new() -> Self {
+        let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+        // SAFETY: the first call initializes `all`, the second `before`: it fails only for
+        // an unknown first argument.
+        unsafe {
+            libc::sigfillset(all.as_mut_ptr());
+            libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+            Self(before.assume_init())
+        }
+    }
+}
+
+impl Drop for BlockedSignals {
+    fn drop(&mut self) {
+        // SAFETY: restores the mask that this thread had.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut())
+        };
+    }
+}
+
+/// What one handler thread works with.
+struct Server {
+    space: Arc<Space>,
+    mmu: Arc<CpuMmu>,
+    stop: OwnedFd,
+    spin: Duration,
+}
+
+impl Server {
+    fn run(self) {
+        IS_HANDLER.set(true);
+        let served = catch_unwind(AssertUnwindSafe(|| self.serve_until_stopped()));
+        match served {
+            Ok(Ok(())) => IS_HANDLER.set(false),
+            Ok(Err(_)) => die(b"gmm: a thread that serves page faults can't read them; aborting\n"),
+            Err(_) => die(b"gmm: a thread that serves page faults panicked; aborting\n"),
+        }
+    }
+
+    fn serve_until_stopped(&self) -> Result<(), Errno> {
+        loop {
+            while let Some(event) = self.next_event()? {
+                self.serve(event);
+            }
+            let mut fds =
+                [PollFd::new(self.uffd(), PollFlags::IN), PollFd::new(&self.stop, PollFlags::IN)];
+            match poll(&mut fds, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+            if !fds[1].revents().is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn uffd(&self) -> &Uffd {
+        self.mmu.uffd()
+    }
+
+    /// The next event; looks for one for a while, since going to sleep and being woken costs more
+    /// than many a fault.
+    fn next_event(&self) -> Result<Option<Event>, Errno> {
+        let event = self.uffd().next_event()?;
+        if event.is_some() || self.spin.is_zero() {
+            return Ok(event);
+        }
+        let start = Instant::now();
+        while start.elapsed() < self.spin {
+            if let Some(event) = self.uffd().next_event()? {
+                return Ok(Some(event));
+            }
+            std::hint::spin_loop();
+        }
+        Ok(None)
+    }
+
+    fn serve(&self, event: Event) {
+        let addr = match event {
+            Event::Missing { addr, access } => {
+                self.fault(addr, access);
+                addr
+            }
+            Event::Other { addr } => addr,
+        };
+        // Entering a page has woken who waits for it, and so has poisoning it; but no path at
+        // all may leave a thread waiting, and one that is woken for nothing only touches again.
+        let _ = self.uffd().wake(addr.page().start().0, PAGE_SIZE);
+    }
+
+    fn fault(&self, addr: VirtAddr, access: Access) {
+        let served = self.space.fault(self.space.cpu(), addr, access);
+        if let (Err(Error::Protection { .. }), Access::Write) = (served, access) {
+            // A write to a read-only region. Once the page is there, read-only, the write gets
+            // its SIGSEGV from the processor, with the right address and code.
+            let _ = self.space.fault(self.space.cpu(), addr, Access::Read);
+        }
+        // Other errors: the core has poisoned the page, or it is being unmapped and the next
+        // touch is a SIGSEGV.
+    }
+}
+
+/// Ends the process without allocating or taking a lock.
+fn die(message: &[u8]) -> ! {
+    // SAFETY: writes a static message to standard error.
+    unsafe { libc::write(libc::STDERR_FILENO, message.as_ptr().cast(), message.len()) };
+    std::process::abort()
+}

@@ -1,0 +1,170 @@
+//! Host memory as a device: one node, whose frames are the slots of the pool.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use gmm_core::driver::{
+    Capabilities, Device, DriverError, Extent, Fence, NodeDescription, Op, Place,
+};
+use gmm_core::{Batch, Frame, FrameNr, HostAddr, NodeId, PAGE_SIZE};
+
+use crate::copy::stream_copy;
+use crate::pool::Pool;
+
+/// Host memory. Its frames are ordinary anonymous memory: the kernel's swap, cgroups and NUMA
+/// policy work on them. Operations complete inside [`Device::submit`].
+#[derive(Debug)]
+pub struct HostMemory {
+    pool: Arc<Pool>,
+    nodes: [NodeDescription; 1],
+    first_node: AtomicU8,
+    /// What the core does not hold: ascending, with gaps between.
+    free: Mutex<Vec<Extent>>,
+}
+
+impl HostMemory {
+    pub(crate) fn new(pool: Arc<Pool>) -> Self {
+        let all = Extent { start: FrameNr(0), nr_frames: pool.capacity() };
+        Self {
+            nodes: [NodeDescription { capacity_frames: pool.capacity() }],
+            pool,
+            first_node: AtomicU8::new(NodeId::HOST.0),
+            free: Mutex::new(vec![all]),
+        }
+    }
+
+    /// A frame's number, if it is one of ours.
+    fn own(&self, frame: Frame) -> Result<FrameNr, DriverError> {
+        let ours = frame.node.0 == self.first_node.load(Ordering::Relaxed);
+        match ours && self.pool.has(frame.nr) {
+            true => Ok(frame.nr),
+            false => Err(DriverError::Broken("host memory was asked for a frame it doesn't have")),
+        }
+    }
+
+    /// Whether an operation can be done at all.
+    fn examine(&self, op: &Op) -> Result<(), DriverError> {
+        let place = |place| match place {
+            Place::Frame(frame) => self.own(frame).map(drop),
+            Place::Host(_) => Ok(()),
+            Place::Peer(_) => Err(DriverError::Unsupported),
+        };
+        match *op {
+            Op::Zero(frame) => self.own(frame).map(drop),
+            Op::Copy { from, to } => {
+                if let Place::Frame(frame) = from
+                    && self.pool.entered(self.own(frame)?).is_some()
+                {
+                    return Err(DriverError::Broken("a copy from a frame that is in the window"));
+                }
+                place(from).and(place(to))
+            }
+        }
+    }
+
+    fn run(&self, op: &Op) -> Result<(), DriverError> {
+        match *op {
+            Op::Zero(frame) => self.pool.zero(frame.nr),
+            Op::Copy { from, to } => {
+                if let Place::Frame(frame) = to {
+                    self.pool.set_entered(frame.nr, None);
+                    self.pool.populate(frame.nr)?;
+                }
+                let (to, from) = (self.at(to)?, self.at(from)?);
+                // SAFETY: both are frames of ours or host frames that the core vouches for until
+                // the fence completes; two different frames never overlap.
+                unsafe { stream_copy(to as *mut u8, from as *const u8, PAGE_SIZE as usize) };
+                Ok(())
+            }
+        }
+    }
+
+    fn at(&self, place: Place) -> Result<u64, DriverError> {
+        match place {
+            Place::Frame(frame) => Ok(self.pool.slot(frame.nr)),
+            Place::Host(addr) => Ok(addr.0),
+            Place::Peer(_) => Err(DriverError::Unsupported),
+        }
+    }
+}
+
+impl Device for HostMemory {
+    fn name(&self) -> &str {
+        "host memory"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        // Not READ_ONLY_MAPPINGS: the CPU can map read-only, but a write through such a mapping is
+        // a SIGSEGV, not a fault that the core hears of.
+        Capabilities::REPLAYABLE_FAULTS | Capabilities::OWN_MEMORY | Capabilities::MOVABLE_FRAMES
+    }
+
+    fn nodes(&self) -> &[NodeDescription] {
+        &self.nodes
+    }
+
+    fn set_first_node(&self, first: NodeId) {
+        self.first_node.store(first.0, Ordering::Relaxed);
+    }
+
+    fn import(
+        &self,
+        _: NodeId,
+        mut nr_frames: u32,
+        out: &mut Batch<Extent, 16>,
+    ) -> Result<(), DriverError> {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        while nr_frames > 0 && !out.is_full() && !free.is_empty() {
+            let first = &mut free[0];
+            let taken = Extent { start: first.start, nr_frames: first.nr_frames.min(nr_frames) };
+            first.start.0 += taken.nr_frames;
+            first.nr_frames -= taken.nr_frames;
+            if first.nr_frames == 0 {
+                free.remove(0);
+            }
+            nr_frames -= taken.nr_frames;
+            out.push(taken);
+        }
+        Ok(())
+    }
+
+    fn release(&self, _: NodeId, extents: &[Extent]) {
+        for extent in extents {
+            for nr in extent.start.0..extent.start.0 + extent.nr_frames {
+                // A frame that can't be emptied only costs memory until it is handed out again.
+                let _ = self.pool.discard(FrameNr(nr));
+            }
+            let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+            let at = free.partition_point(|e| e.start < extent.start);
+            free.insert(at, *extent);
+            for left in [at, at.saturating_sub(1)] {
+                if let [a, b, ..] = free[left..]
+                    && a.start.0 + a.nr_frames == b.start.0
+                {
+                    free[left].nr_frames += b.nr_frames;
+                    free.remove(left + 1);
+                }
+            }
+        }
+    }
+
+    fn submit(&self, ops: &[Op]) -> Result<Fence, DriverError> {
+        ops.iter().try_for_each(|op| self.examine(op))?;
+        // Only making a frame present can fail, by lack of memory: the fence is 0 or 1.
+        let done = ops.iter().try_for_each(|op| self.run(op));
+        Ok(Fence(done.is_err().into()))
+    }
+
+    fn wait(&self, fence: Fence, _: Duration) -> Result<(), DriverError> {
+        if fence.0 == 0 { Ok(()) } else { Err(DriverError::NoMemory) }
+    }
+
+    fn poll(&self, _: Fence) -> bool {
+        true
+    }
+
+    fn host_addr(&self, frame: Frame) -> Option<HostAddr> {
+        self.own(frame).ok().map(|nr| HostAddr(self.pool.slot(nr)))
+    }
+}

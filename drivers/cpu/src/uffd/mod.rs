@@ -1,0 +1,81 @@
+//! userfaultfd, typed: opening one, its operations, its events.
+//!
+//! A page of a registered range that is absent makes the thread that touches it wait; the event
+//! is read here, and the thread goes on when something was put there or when it is woken. The
+//! operation that carries this driver is [`Uffd::move_pages`]: it re-hangs ready-made huge pages
+//! between two mappings of the process in 1 to 2 µs, atomically.
+
+mod events;
+mod open;
+mod ops;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use bitflags::bitflags;
+use linux_raw_sys::general as raw;
+
+pub use events::Event;
+pub use ops::{MoveMode, Stopped};
+
+bitflags! {
+    /// What a kernel's userfaultfd can do, as far as this driver cares.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Features: u64 {
+        /// Events say when they are about write protection.
+        const PAGEFAULT_FLAG_WP = raw::UFFD_FEATURE_PAGEFAULT_FLAG_WP as u64;
+        /// Events carry the very address that was touched, not the start of its 4 KiB page.
+        const EXACT_ADDRESS = raw::UFFD_FEATURE_EXACT_ADDRESS as u64;
+        /// `UFFDIO_POISON` (Linux 6.6).
+        const POISON = raw::UFFD_FEATURE_POISON as u64;
+        /// `UFFDIO_MOVE` (Linux 6.8).
+        const MOVE = raw::UFFD_FEATURE_MOVE as u64;
+    }
+
+    /// Which faults of a registered range are events.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct RegisterMode: u64 {
+        /// A touch of an absent page.
+        const MISSING = raw::UFFDIO_REGISTER_MODE_MISSING as u64;
+        /// A write to a page that was write-protected through userfaultfd.
+        const WRITE_PROTECT = raw::UFFDIO_REGISTER_MODE_WP as u64;
+    }
+}
+
+/// How the userfaultfd was obtained.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AccessKind {
+    /// From `/dev/userfaultfd`: all faults are served.
+    Device,
+    /// From the system call: all faults are served.
+    SystemCall,
+    /// From the system call, for faults in user mode only: a system call that touches an absent
+    /// page (`read(fd, unified_pointer, n)`) fails with `EFAULT`.
+    UserModeOnly,
+}
+
+/// An open userfaultfd of this process. Its descriptor does not block and is closed on `exec`.
+/// Closing it ends all its registrations and wakes all who wait.
+#[derive(Debug)]
+pub struct Uffd {
+    fd: OwnedFd,
+    access: AccessKind,
+    features: Features,
+}
+
+impl Uffd {
+    /// How it was obtained.
+    pub fn access(&self) -> AccessKind {
+        self.access
+    }
+
+    /// What it can do.
+    pub fn features(&self) -> Features {
+        self.features
+    }
+}
+
+impl AsFd for Uffd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
