@@ -36,6 +36,9 @@ pub enum Error {
         /// Its error number.
         errno: i32,
     },
+    /// A context was asked of a device that is in no space yet.
+    #[error("the device has not joined a space: call Space::add_device first")]
+    NotJoined,
     /// No worker program was found.
     #[error(
         "no worker program for the host XPU: tried {tried:?}; set GMM_HOSTXPU_WORKER to the path \
@@ -145,6 +148,18 @@ pub enum Death {
         /// Why the manager could not serve it.
         cause: gmm_core::Error,
     },
+    /// The manager could not serve a kernel's access.
+    #[error("kernel {kernel:?}: the {access:?} access to {addr} could not be served: {cause}")]
+    FaultFailed {
+        /// The kernel that ran.
+        kernel: Arc<str>,
+        /// The address.
+        addr: VirtAddr,
+        /// What it tried.
+        access: Access,
+        /// Why it could not.
+        cause: gmm_core::Error,
+    },
     /// A kernel accessed an absent page and the XPU's faults are not replayable.
     #[error(
         "kernel {kernel:?} made a wild {access:?} access to {addr}, which is in no range that its \
@@ -188,9 +203,20 @@ pub enum Death {
         /// How long was waited.
         timeout: Duration,
     },
+    /// The worker did not answer a request in time, and was killed.
+    #[error("its worker process did not answer the request to {request} for {timeout:?}")]
+    NoAnswer {
+        /// What was asked.
+        request: &'static str,
+        /// How long was waited.
+        timeout: Duration,
+    },
     /// The worker broke the protocol, and was killed.
     #[error("its worker process broke the protocol: {0}")]
     Protocol(#[from] Violation),
+    /// The worker process is gone, and the application collected its status.
+    #[error("its worker process is gone; how it ended is not known")]
+    Vanished,
     /// The context was closed.
     #[error("it was closed")]
     Closed,

@@ -8,7 +8,8 @@
 //! | `FaultSlot::requested`, `done`, `resumed` | worker, host, worker | all equal: the core runs. *posts* → `requested = done + 1`: it waits. *served* → `done = requested`: it may go on. *goes on* → `resumed = done`. |
 //! | `CommandSlot::posted`, `done` | host, worker | equal: idle. *posts* → `posted = done + 1`: the worker executes. *acknowledges* → `done = posted`. |
 //! | `LaunchSlot::submitted`, `completed` | host, worker | equal: free or completed. *submits* → `submitted = completed + 1`: it runs, or waits for its predecessor. *completes* → `completed = submitted`. |
-//! | `fault_bell`, `work_bell` | worker, host | change whenever a fault was posted, a launch submitted |
+//! | `fault_bell` | worker | changes whenever a fault was posted |
+//! | `work_bell` | both | changes whenever a launch was submitted, or started that others may join |
 //!
 //! The other fields of a slot are written by the poster before it posts (with release ordering)
 //! and are read after the post was seen. Once the worker is dead, the host's watcher changes the

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::{Worker, fault};
+use crate::config::MAX_CORES;
 use crate::ring::{LaunchSlot, NR_ARGS, NR_LAUNCHES};
 use crate::{wait, wire};
 
@@ -73,15 +74,17 @@ impl Worker {
         }
     }
 
-    /// Starts what may start, and joins the launch with the fewest cores.
+    /// Starts what may start, and joins the launch with the fewest cores. The host wakes one core
+    /// for a launch; the one that starts it wakes as many others as it has use for.
     fn join_launch(&self) -> Option<usize> {
         let mut state = self.scheduler.state.lock().unwrap_or_else(|e| e.into_inner());
-        let mut best: Option<usize> = None;
+        let (mut best, mut new_indices) = (None::<usize>, 0_u64);
         state.cursor = (state.cursor + 1) % NR_LAUNCHES;
         for i in 0..NR_LAUNCHES {
             let nr = (state.cursor + i) % NR_LAUNCHES;
             if !state.slots[nr].active {
-                self.start_launch(&mut state.slots[nr], nr);
+                let grid = self.start_launch(&mut state.slots[nr], nr);
+                new_indices = new_indices.saturating_add(grid);
             }
             let run = &self.scheduler.runs[nr];
             let slot = &state.slots[nr];
@@ -92,29 +95,39 @@ impl Worker {
                 best = Some(nr);
             }
         }
-        state.slots[best?].users += 1;
+        if let Some(best) = best {
+            state.slots[best].users += 1;
+        }
+        drop(state);
+        if new_indices > 1 {
+            self.ring.work_bell.fetch_add(1, Ordering::SeqCst);
+            wait::wake(&self.ring.work_bell, (new_indices - 1).min(MAX_CORES.into()) as u32);
+        }
         best
     }
 
     /// Starts the launch in ring slot `nr`, if there is a new one and its predecessor is done.
-    fn start_launch(&self, slot: &mut Slot, nr: usize) {
+    /// Says how many indices it has.
+    fn start_launch(&self, slot: &mut Slot, nr: usize) -> u64 {
         let posted = &self.ring.launches[nr];
         let submitted = posted.submitted.load(Ordering::Acquire);
         if submitted == slot.started || !self.predecessor_is_done(posted) {
-            return;
+            return 0;
         }
         let kernels = self.kernels.read().unwrap_or_else(|e| e.into_inner());
         let kernel = kernels.get(posted.kernel.load(Ordering::Relaxed) as usize);
         let Some(&kernel) = kernel else { super::exit(wire::Exit::Protocol) };
         let run = &self.scheduler.runs[nr];
         run.kernel.store(kernel as usize, Ordering::Relaxed);
-        run.grid.store(posted.grid.load(Ordering::Relaxed), Ordering::Relaxed);
+        let grid = posted.grid.load(Ordering::Relaxed);
+        run.grid.store(grid, Ordering::Relaxed);
         run.next.store(0, Ordering::Relaxed);
         for (arg, posted) in run.args.iter().zip(&posted.args) {
             arg.store(posted.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         *slot = Slot { started: submitted, active: true, users: 0 };
         self.scheduler.nr_active.fetch_add(1, Ordering::Relaxed);
+        grid
     }
 
     fn predecessor_is_done(&self, posted: &LaunchSlot) -> bool {
@@ -151,7 +164,8 @@ impl Worker {
         }
     }
 
-    /// Leaves launch `nr`; the last core to do so when no index is left completes it.
+    /// Leaves launch `nr`; the last core to do so when no index is left completes it. (A launch
+    /// that waited for it is started by this core, which looks for work next.)
     fn leave_launch(&self, nr: usize) {
         let mut state = self.scheduler.state.lock().unwrap_or_else(|e| e.into_inner());
         let slot = &mut state.slots[nr];
@@ -168,8 +182,6 @@ impl Worker {
         posted.completed.store(slot.started, Ordering::SeqCst);
         drop(state);
         wait::wake(&posted.completed, i32::MAX as u32);
-        // Those that wait for this one may start.
-        wait::bump(&self.ring.work_bell);
         if notify {
             // SAFETY: the socket, open as long as the process lives.
             let socket = unsafe { std::os::fd::BorrowedFd::borrow_raw(0) };
