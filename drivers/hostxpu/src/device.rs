@@ -1,0 +1,298 @@
+//! The host XPU as a device: its node, its frames and its copies.
+
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use gmm_core::driver::{
+    Capabilities, Device, DriverError, Extent, Fence, NodeDescription, Op, PeerAddr, Place,
+};
+use gmm_core::{Batch, Frame, NodeId};
+
+use crate::dma::{Engines, Transfer};
+use crate::link::Direction;
+use crate::memory::{FrameBacking, Memory};
+use crate::{Error, HostXpuConfig};
+
+/// All host XPUs of a process can copy from each other's memory.
+const FABRIC: u64 = 1;
+
+/// A host XPU: local memory and copy engines. Its contexts
+/// ([`Context::new`](crate::Context::new)) run kernels.
+pub struct HostXpuDevice {
+    pub(crate) config: HostXpuConfig,
+    nodes: [NodeDescription; 1],
+    node: AtomicU8,
+    // Engines first: they use the memory. Not dropped in a forked child, which has neither.
+    engines: ManuallyDrop<Engines>,
+    memory: ManuallyDrop<Memory>,
+    owner: rustix::process::Pid,
+}
+
+const NO_NODE: u8 = u8::MAX;
+
+impl HostXpuDevice {
+    /// Makes one.
+    ///
+    /// # Errors
+    /// A setting out of range, or the operating system refuses memory or threads.
+    pub fn new(config: HostXpuConfig) -> Result<Arc<Self>, Error> {
+        let capacity_frames = config.validate()?;
+        let memory = Memory::new(&config, capacity_frames)?;
+        let engines = Engines::start(&config)?;
+        Ok(Arc::new(Self {
+            nodes: [NodeDescription { capacity_frames }],
+            node: AtomicU8::new(NO_NODE),
+            engines: ManuallyDrop::new(engines),
+            memory: ManuallyDrop::new(memory),
+            owner: rustix::process::getpid(),
+            config,
+        }))
+    }
+
+    /// How many of the frames that the manager holds are backed how.
+    pub fn frame_backing(&self) -> FrameBacking {
+        self.memory.backing()
+    }
+
+    /// The number of its node, once it has joined a space.
+    pub fn node(&self) -> Option<NodeId> {
+        match self.node.load(Ordering::Acquire) {
+            NO_NODE => None,
+            node => Some(NodeId(node)),
+        }
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Where a frame's bytes lie, if it is one of ours.
+    fn bytes(&self, frame: Frame) -> Result<NonNull<u8>, DriverError> {
+        let bytes =
+            (Some(frame.node) == self.node()).then(|| self.memory.frame(frame.nr)).flatten();
+        bytes.ok_or(DriverError::Broken("not a frame of this device"))
+    }
+
+    fn transfer(&self, op: &Op) -> Result<Transfer, DriverError> {
+        let (from, to) = match *op {
+            Op::Zero(frame) => {
+                let to = self.bytes(frame)?.as_ptr();
+                return Ok(Transfer { from: None, to, direction: Direction::In });
+            }
+            Op::Copy { from, to } => (from, to),
+        };
+        let direction = match to {
+            Place::Frame(_) => Direction::In,
+            Place::Host(_) | Place::Peer(_) => Direction::Out,
+        };
+        if !matches!((from, to), (Place::Frame(_), _) | (_, Place::Frame(_))) {
+            return Err(DriverError::Broken("a copy without a frame of this device"));
+        }
+        let (from, to) = (self.place(from)?, self.place(to)?);
+        Ok(Transfer { from: Some(from), to, direction })
+    }
+
+    fn place(&self, place: Place) -> Result<*mut u8, DriverError> {
+        match place {
+            Place::Frame(frame) => self.bytes(frame).map(NonNull::as_ptr),
+            Place::Host(addr) => Ok(addr.0 as *mut u8),
+            Place::Peer(addr) => Ok(addr.0 as *mut u8),
+        }
+    }
+}
+
+impl Device for HostXpuDevice {
+    fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities = Capabilities::OWN_MEMORY | Capabilities::PEER_COPY;
+        capabilities.set(Capabilities::REPLAYABLE_FAULTS, self.config.replayable_faults);
+        capabilities.set(Capabilities::READ_ONLY_MAPPINGS, self.config.read_only_mappings);
+        capabilities
+    }
+
+    fn nodes(&self) -> &[NodeDescription] {
+        &self.nodes
+    }
+
+    fn set_first_node(&self, first: NodeId) {
+        self.node.store(first.0, Ordering::Release);
+    }
+
+    fn import(
+        &self,
+        _node: NodeId,
+        nr_frames: u32,
+        out: &mut Batch<Extent, 16>,
+    ) -> Result<(), DriverError> {
+        if let Some(extent) = self.memory.import(nr_frames)? {
+            out.push(extent);
+        }
+        Ok(())
+    }
+
+    fn release(&self, _node: NodeId, extents: &[Extent]) {
+        self.memory.release(extents);
+    }
+
+    fn submit(&self, ops: &[Op]) -> Result<Fence, DriverError> {
+        for op in ops {
+            self.transfer(op)?;
+        }
+        let transfers = ops.iter().map(|op| {
+            // Checked just now; the node's number and the frames' places never change.
+            self.transfer(op).expect("an operation that was checked")
+        });
+        // SAFETY: frames lie in the alias, which outlives the engines; host and peer addresses
+        // are whole frames that stay valid until the fence completes, as the core promises; two
+        // places of one operation are different frames.
+        Ok(unsafe { self.engines.submit(transfers) })
+    }
+
+    fn wait(&self, fence: Fence, timeout: Duration) -> Result<(), DriverError> {
+        self.engines.wait(fence, timeout)
+    }
+
+    fn poll(&self, fence: Fence) -> bool {
+        self.engines.poll(fence)
+    }
+
+    fn fabric(&self) -> Option<u64> {
+        Some(FABRIC)
+    }
+
+    fn peer_addr(&self, frame: Frame) -> Option<PeerAddr> {
+        self.bytes(frame).ok().map(|bytes| PeerAddr(bytes.as_ptr() as u64))
+    }
+}
+
+impl Drop for HostXpuDevice {
+    fn drop(&mut self) {
+        if rustix::process::getpid() == self.owner {
+            // SAFETY: dropped here only, and not used after.
+            unsafe {
+                ManuallyDrop::drop(&mut self.engines);
+                ManuallyDrop::drop(&mut self.memory);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use gmm_core::{FrameNr, HostAddr, PAGE_SIZE};
+
+    use super::*;
+
+    const LEN: usize = PAGE_SIZE as usize;
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn device(config: HostXpuConfig, node: u8) -> Arc<HostXpuDevice> {
+        let device = HostXpuDevice::new(config).unwrap();
+        device.set_first_node(NodeId(node));
+        let mut out = Batch::new();
+        while { device.import(NodeId(node), 16, &mut out).unwrap(); out.len() < 2 } {}
+        device
+    }
+
+    fn frame(node: u8, nr: u32) -> Frame {
+        Frame { node: NodeId(node), nr: FrameNr(nr) }
+    }
+
+    /// A host frame, aligned.
+    struct Host(Vec<u8>, usize);
+
+    impl Host {
+        fn new(seed: u8) -> Self {
+            let mut bytes = vec![0; 2 * LEN];
+            let at = bytes.as_ptr().align_offset(LEN);
+            bytes[at..at + LEN].iter_mut().enumerate().for_each(|(i, b)| {
+                *b = (i as u8).wrapping_mul(seed) ^ (i >> 12) as u8;
+            });
+            Self(bytes, at)
+        }
+        fn addr(&mut self) -> Place {
+            Place::Host(HostAddr(self.0[self.1..].as_mut_ptr() as u64))
+        }
+        fn bytes(&self) -> &[u8] {
+            &self.0[self.1..self.1 + LEN]
+        }
+    }
+
+    fn run(device: &HostXpuDevice, ops: &[Op]) {
+        device.wait(device.submit(ops).unwrap(), LONG).unwrap();
+    }
+
+    #[test]
+    fn bytes_survive_the_way_in_across_and_out() {
+        let one = device(HostXpuConfig::new(8 * PAGE_SIZE), 1);
+        let two = device(HostXpuConfig::new(8 * PAGE_SIZE).backing(crate::Backing::SmallPages), 2);
+        assert_eq!(one.fabric(), two.fabric());
+        let (mut from, mut to) = (Host::new(7), Host::new(1));
+        let on_one = Place::Frame(frame(1, 3));
+        run(&one, &[Op::Copy { from: from.addr(), to: on_one }]);
+        let peer = Place::Peer(one.peer_addr(frame(1, 3)).unwrap());
+        run(&two, &[Op::Copy { from: peer, to: Place::Frame(frame(2, 0)) }]);
+        run(&two, &[Op::Copy { from: Place::Frame(frame(2, 0)), to: to.addr() }]);
+        assert!(from.bytes() == to.bytes());
+        run(&two, &[Op::Zero(frame(2, 0))]);
+        run(&two, &[Op::Copy { from: Place::Frame(frame(2, 0)), to: to.addr() }]);
+        assert!(to.bytes().iter().all(|&b| b == 0));
+    }
+
+    #[test]
+    fn batches_of_any_length_and_number_complete() {
+        let device = device(HostXpuConfig::new(4 * PAGE_SIZE).copy_engines(3), 1);
+        let ops = [Op::Zero(frame(1, 0)); 40];
+        run(&device, &ops);
+        // More batches than there are slots: the rest completes at once.
+        let fences: Vec<_> =
+            (0..150).map(|_| device.submit(&[Op::Zero(frame(1, 1))]).unwrap()).collect();
+        assert!(device.poll(fences[149]));
+        fences.iter().for_each(|&fence| device.wait(fence, LONG).unwrap());
+        run(&device, &[]);
+    }
+
+    #[test]
+    fn polling_alone_completes_a_batch() {
+        let device = device(HostXpuConfig::new(4 * PAGE_SIZE).copy_engines(1), 1);
+        let fence = device.submit(&[Op::Zero(frame(1, 0))]).unwrap();
+        while !device.poll(fence) {
+            std::thread::yield_now();
+        }
+        device.wait(fence, Duration::ZERO).unwrap();
+    }
+
+    #[test]
+    fn an_impossible_operation_starts_nothing() {
+        let device = device(HostXpuConfig::new(4 * PAGE_SIZE), 1);
+        let mut host = Host::new(3);
+        let good = Op::Copy { from: host.addr(), to: Place::Frame(frame(1, 0)) };
+        for bad in [
+            Op::Zero(frame(1, 4)),
+            Op::Zero(frame(2, 0)),
+            Op::Copy { from: host.addr(), to: host.addr() },
+        ] {
+            assert!(matches!(device.submit(&[good, bad]), Err(DriverError::Broken(_))));
+        }
+        assert!(matches!(device.wait(Fence(77), LONG), Err(DriverError::Broken(_))));
+    }
+
+    #[test]
+    fn the_modelled_link_takes_its_time() {
+        let config = HostXpuConfig::new(4 * PAGE_SIZE).link_bandwidth(100 * PAGE_SIZE);
+        let device = device(config, 1);
+        let mut host = Host::new(3);
+        let ops = [Op::Copy { from: host.addr(), to: Place::Frame(frame(1, 0)) }; 3];
+        let start = Instant::now();
+        run(&device, &ops);
+        assert!(start.elapsed() >= Duration::from_millis(30));
+    }
+}

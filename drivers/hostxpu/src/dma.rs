@@ -1,0 +1,261 @@
+//! The copy engines: batches of whole-frame copies that complete later.
+//!
+//! A fixed number of copies runs at once (the number of engines). Each engine is a thread, but a
+//! thread that waits for its own batch takes an engine's place if one is idle, so that the copy
+//! of a single page needs no other thread to wake up. Nothing is allocated after the start. If
+//! no batch slot is free, `submit` does the batch itself before it returns.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use gmm_core::PAGE_SIZE;
+use gmm_core::driver::{DriverError, Fence};
+
+use crate::link::{Direction, Link};
+use crate::{Error, HostXpuConfig, copy, thread, wait};
+
+/// How many operations a batch can hold; what is more is done by `submit`.
+const BATCH: usize = 16;
+
+/// How many batches can be in flight.
+const SLOTS: usize = 128;
+
+/// A checked operation on the bytes of one frame each.
+#[derive(Clone, Copy)]
+pub(crate) struct Transfer {
+    /// None: zero.
+    pub(crate) from: Option<*const u8>,
+    pub(crate) to: *mut u8,
+    pub(crate) direction: Direction,
+}
+
+// SAFETY: the pointers are valid until the transfer is done (the maker's promise), in any thread.
+unsafe impl Send for Transfer {}
+
+#[derive(Clone, Copy)]
+struct Slot {
+    /// Counts the batches that used this slot; part of the fence.
+    generation: u32,
+    /// Up to here taken, from here to `len` waiting, `running` of the taken not finished.
+    transfers: [Option<Transfer>; BATCH],
+    taken: usize,
+    len: usize,
+    running: usize,
+    state: SlotState,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SlotState {
+    Free,
+    /// Someone will wait for it.
+    Awaited,
+    /// Who waited gave up; free when done.
+    Abandoned,
+}
+
+impl Slot {
+    fn is_complete(&self) -> bool {
+        self.taken == self.len && self.running == 0
+    }
+}
+
+struct Queue {
+    slots: [Slot; SLOTS],
+    /// Engines at work, be it as a thread of their own or in the place of one.
+    busy: u32,
+    /// Engine threads asleep.
+    idle_threads: u32,
+    stop: bool,
+}
+
+/// The engines of one device.
+pub(crate) struct Engines {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    queue: Mutex<Queue>,
+    /// There is something to take, or `stop`.
+    work: Condvar,
+    /// Something was finished.
+    finished: Condvar,
+    nr_engines: u32,
+    link: Link,
+}
+
+impl Engines {
+    pub(crate) fn start(config: &HostXpuConfig) -> Result<Self, Error> {
+        let slot = Slot {
+            generation: 0,
+            transfers: [None; BATCH],
+            taken: 0,
+            len: 0,
+            running: 0,
+            state: SlotState::Free,
+        };
+        let queue = Queue { slots: [slot; SLOTS], busy: 0, idle_threads: 0, stop: false };
+        let shared = Arc::new(Shared {
+            queue: Mutex::new(queue),
+            work: Condvar::new(),
+            finished: Condvar::new(),
+            nr_engines: config.copy_engines,
+            link: Link::new(config),
+        });
+        let mut engines = Self { shared, threads: Vec::new() };
+        for nr in 0..config.copy_engines {
+            let shared = engines.shared.clone();
+            let body = move || shared.run_engine();
+            engines.threads.push(thread::spawn(&format!("gmm-dma-{nr}"), body)?);
+        }
+        Ok(engines)
+    }
+
+    /// Starts the transfers.
+    ///
+    /// # Safety
+    /// Every transfer's pointers must be valid for a frame's bytes, frame-aligned, and not
+    /// overlap, until the fence is complete.
+    pub(crate) unsafe fn submit(&self, transfers: impl ExactSizeIterator<Item = Transfer>) -> Fence {
+        let mut transfers = transfers;
+        let mut queue = self.shared.lock();
+        let mut fence = Fence(0);
+        if let Some(nr) = queue.slots.iter().position(|s| s.state == SlotState::Free) {
+            let slot = &mut queue.slots[nr];
+            slot.generation = slot.generation.wrapping_add(1).max(1);
+            slot.state = SlotState::Awaited;
+            (slot.taken, slot.len) = (0, transfers.len().min(BATCH));
+            for place in &mut slot.transfers[..slot.len] {
+                *place = transfers.next();
+            }
+            fence = Fence(u64::from(slot.generation) << 32 | nr as u64);
+            // The first is for the one who waits.
+            let wanted = slot.len.saturating_sub(1).min(queue.idle_threads as usize);
+            drop(queue);
+            (0..wanted).for_each(|_| self.shared.work.notify_one());
+        } else {
+            drop(queue);
+        }
+        transfers.for_each(|transfer| self.shared.perform(&transfer));
+        fence
+    }
+
+    /// Waits until a batch is done, doing what of it no engine has begun.
+    pub(crate) fn wait(&self, fence: Fence, timeout: Duration) -> Result<(), DriverError> {
+        if fence == Fence(0) {
+            return Ok(());
+        }
+        let end = Instant::now() + timeout;
+        let mut queue = self.shared.lock();
+        let nr = find(&queue, fence).ok_or(DriverError::Broken("no such fence"))?;
+        loop {
+            if queue.slots[nr].is_complete() {
+                queue.slots[nr].state = SlotState::Free;
+                return Ok(());
+            }
+            if let Some(transfer) = self.shared.take(&mut queue, nr) {
+                drop(queue);
+                self.shared.perform(&transfer);
+                queue = self.shared.finish(nr);
+                continue;
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                queue.slots[nr].state = SlotState::Abandoned;
+                return Err(DriverError::Timeout);
+            }
+            let waited = self.shared.finished.wait_timeout(queue, left);
+            queue = waited.unwrap_or_else(|e| e.into_inner()).0;
+        }
+    }
+
+    /// Whether a batch is done. One that nobody has begun is given to the engines.
+    pub(crate) fn poll(&self, fence: Fence) -> bool {
+        let queue = self.shared.lock();
+        let Some(nr) = find(&queue, fence) else { return true };
+        let slot = &queue.slots[nr];
+        if slot.taken < slot.len {
+            self.shared.work.notify_one();
+        }
+        slot.is_complete()
+    }
+}
+
+fn find(queue: &Queue, fence: Fence) -> Option<usize> {
+    let (nr, generation) = ((fence.0 & 0xffff_ffff) as usize, (fence.0 >> 32) as u32);
+    let slot = queue.slots.get(nr)?;
+    (slot.state == SlotState::Awaited && slot.generation == generation).then_some(nr)
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Takes a transfer of slot `nr`, if there is one and an engine is free.
+    fn take(&self, queue: &mut Queue, nr: usize) -> Option<Transfer> {
+        let slot = &mut queue.slots[nr];
+        if queue.busy == self.nr_engines || slot.taken == slot.len {
+            return None;
+        }
+        slot.taken += 1;
+        slot.running += 1;
+        queue.busy += 1;
+        slot.transfers[slot.taken - 1].take()
+    }
+
+    /// Notes that a transfer of slot `nr` is done.
+    fn finish(&self, nr: usize) -> MutexGuard<'_, Queue> {
+        let mut queue = self.lock();
+        queue.busy -= 1;
+        let slot = &mut queue.slots[nr];
+        slot.running -= 1;
+        if slot.is_complete() && slot.state == SlotState::Abandoned {
+            slot.state = SlotState::Free;
+        }
+        // Some wait for this batch, some for an engine to be free.
+        self.finished.notify_all();
+        queue
+    }
+
+    fn run_engine(&self) {
+        let mut queue = self.lock();
+        while !queue.stop {
+            let next = (0..SLOTS).find_map(|nr| Some((nr, self.take(&mut queue, nr)?)));
+            if let Some((nr, transfer)) = next {
+                drop(queue);
+                self.perform(&transfer);
+                queue = self.finish(nr);
+            } else {
+                queue.idle_threads += 1;
+                queue = self.work.wait(queue).unwrap_or_else(|e| e.into_inner());
+                queue.idle_threads -= 1;
+            }
+        }
+    }
+
+    fn perform(&self, transfer: &Transfer) {
+        let not_before = transfer.from.and_then(|_| self.link.send_page(transfer.direction));
+        let len = PAGE_SIZE as usize;
+        // SAFETY: what `submit` was promised.
+        match transfer.from {
+            Some(from) => unsafe { copy::copy(transfer.to, from, len) },
+            None => unsafe { copy::zero(transfer.to, len) },
+        }
+        if let Some(end) = not_before {
+            wait::delay_until(end);
+        }
+    }
+}
+
+impl Drop for Engines {
+    fn drop(&mut self) {
+        self.shared.lock().stop = true;
+        self.shared.work.notify_all();
+        for thread in self.threads.drain(..) {
+            // It aborts the process if it panics.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! What a context needs from the manager of its space. Production has one implementation, the
+//! space itself; tests of this crate stand in for it.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use gmm_core::driver::Access;
+use gmm_core::{PageRange, Processor, Resolved, Space, VirtAddr};
+
+/// The manager, as one context sees it.
+pub(crate) trait Manager: Send + Sync {
+    /// Serves a fault; called on fault-handling threads.
+    fn fault(&self, addr: VirtAddr, access: Access) -> gmm_core::Result<Resolved>;
+
+    /// Makes pages resident and holds them until the value is dropped.
+    fn hold(&self, ranges: &[PageRange]) -> gmm_core::Result<Box<dyn Any + Send>>;
+
+    /// The context has ended, or is about to be closed.
+    fn detach(&self);
+}
+
+/// A processor of a space.
+pub(crate) struct Attachment {
+    pub(crate) space: Arc<Space>,
+    pub(crate) processor: Arc<Processor>,
+}
+
+impl Manager for Attachment {
+    fn fault(&self, addr: VirtAddr, access: Access) -> gmm_core::Result<Resolved> {
+        self.space.fault(&self.processor, addr, access)
+    }
+
+    fn hold(&self, ranges: &[PageRange]) -> gmm_core::Result<Box<dyn Any + Send>> {
+        let hold = self.space.hold(&self.processor, ranges, Access::Write)?;
+        Ok(Box::new(hold))
+    }
+
+    fn detach(&self) {
+        self.space.detach(&self.processor);
+    }
+}

@@ -1,0 +1,73 @@
+//! Waiting for words in memory that another process may share: look for a while, then sleep.
+//!
+//! Every wait on a word that a worker writes is bounded, and ends when the context dies, since
+//! the watcher then changes the word.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::thread::futex;
+
+/// Looks for `ready` for up to `budget`, giving the processor to others now and then so that
+/// whoever is waited for can run even where processors are few.
+pub(crate) fn spin(budget: Duration, mut ready: impl FnMut() -> bool) -> bool {
+    if ready() {
+        return true;
+    }
+    if budget.is_zero() {
+        return false;
+    }
+    let start = Instant::now();
+    loop {
+        for _ in 0..24 {
+            core::hint::spin_loop();
+            if ready() {
+                return true;
+            }
+        }
+        rustix::thread::sched_yield();
+        if start.elapsed() >= budget {
+            return ready();
+        }
+    }
+}
+
+/// Sleeps while `word` holds `value`, at most `timeout`; may wake early.
+pub(crate) fn sleep_while(word: &AtomicU32, value: u32, timeout: Duration) {
+    let timeout = rustix::thread::Timespec {
+        tv_sec: timeout.as_secs() as i64,
+        tv_nsec: i64::from(timeout.subsec_nanos()),
+    };
+    // Changed meanwhile, interrupted, timed out: the caller looks again in each case.
+    let _ = futex::wait(word, futex::Flags::empty(), value, Some(&timeout));
+}
+
+/// Wakes up to `n` sleepers on `word`.
+pub(crate) fn wake(word: &AtomicU32, n: u32) {
+    let _ = futex::wake(word, futex::Flags::empty(), n);
+}
+
+/// Changes `word` and wakes all who sleep on it.
+pub(crate) fn bump(word: &AtomicU32) {
+    word.fetch_add(1, Ordering::SeqCst);
+    wake(word, i32::MAX as u32);
+}
+
+/// Lets time pass, more exactly than a sleep does. For the lab's knobs.
+pub(crate) fn delay(time: Duration) {
+    if !time.is_zero() {
+        delay_until(Instant::now() + time);
+    }
+}
+
+/// As [`delay`], to a point in time.
+pub(crate) fn delay_until(end: Instant) {
+    const TIMER_SLACK: Duration = Duration::from_micros(120);
+    let left = end.saturating_duration_since(Instant::now());
+    if left > TIMER_SLACK {
+        std::thread::sleep(left - TIMER_SLACK);
+    }
+    while Instant::now() < end {
+        core::hint::spin_loop();
+    }
+}
