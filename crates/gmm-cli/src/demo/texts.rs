@@ -29,8 +29,13 @@ pub fn read(path: &Path) -> Result<Vec<String>> {
             valid.len()
         )
     })?;
-    let texts: Vec<String> =
-        text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect();
+    let texts: Vec<String> = text
+        .trim_start_matches('\u{feff}')
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .map(str::to_owned)
+        .collect();
     ensure!(!texts.is_empty(), "{} has no texts: it needs one a line", path.display());
     Ok(texts)
 }
