@@ -1,8 +1,10 @@
 //! `gmm demo` from the outside.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+
+use gmm_cli::demo::model::{FOLDER_VARIABLE, search};
 
 /// A folder that is gone afterwards.
 struct TempDir(PathBuf);
@@ -94,6 +96,52 @@ fn bad_input_is_named() {
             assert!(message.contains(part), "{args:?}: {message:?} lacks {part:?}");
         }
     }
+}
+
+/// The model that `GMM_MODEL_DIR` names or `cargo xtask demo` left behind; without it the test says so
+/// and is skipped.
+fn model() -> Option<String> {
+    let folder = std::env::var_os(FOLDER_VARIABLE).map(PathBuf::from).or_else(|| {
+        search(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/models")), 4)
+    });
+    if folder.is_none() {
+        eprintln!("SKIPPED: no model in target/models and no {FOLDER_VARIABLE}");
+    }
+    folder.map(|folder| folder.to_str().unwrap().to_owned())
+}
+
+#[test]
+fn an_answer_beyond_the_tolerance_is_a_failure_and_still_printed() {
+    let Some(model) = model() else { return };
+    let known = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/minilm_reference.json");
+    let mut reference: serde_json::Value =
+        serde_json::from_slice(&fs::read(known).unwrap()).unwrap();
+    reference["cases"].as_array_mut().unwrap().truncate(2);
+    let dir = TempDir::new("reference");
+    let good = dir.file("good", reference.to_string());
+    let component = &mut reference["cases"][1]["embedding"][383];
+    *component = (component.as_f64().unwrap() + 2e-4).into();
+    let wrong = dir.file("wrong", reference.to_string());
+
+    let output = demo(&["--model", &model, "--json", "--reference", &good]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = demo(&["--model", &model, "--json", "--reference", &wrong]);
+    assert!(!output.status.success());
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(message.contains("beyond the 1e-4 allowed"), "{message}");
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let errors: Vec<f64> =
+        (0..2).map(|n| json["cases"][n]["max_abs_error"].as_f64().unwrap()).collect();
+    assert!(errors[0] < 1e-6 && (errors[1] - 2e-4).abs() < 1e-6, "{errors:?}");
+    assert_eq!(json["max_abs_error"], errors[1]);
+
+    let output =
+        demo(&["--model", &model, "--json", "--reference", &good, "GPU out of memory", "new"]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(json["cases"][0]["max_abs_error"].is_number());
+    assert!(json["cases"][1].get("max_abs_error").is_none());
+    let message = refused(&["--model", &model, "--reference", &good, "unknown"]);
+    assert!(message.contains("knows none of the 1 texts"), "{message}");
 }
 
 #[test]
