@@ -1,1 +1,46 @@
-//! Sample kernels for the host XPU.
+//! Sample kernels for the host XPU: a few small ones to learn and test with, and those of a BERT
+//! encoder.
+//!
+//! # The binary interface
+//! A kernel is an exported `extern "C" fn(index, count, args)`. A launch of `count` work items calls
+//! it once for each `index` in `0..count`, on any core, in any order, several at the same time.
+//! `args` points at 64-bit words: an address as it is, an integer zero-extended, an `f32` as its bits
+//! in the low half. Addresses are addresses of unified memory, so the same function called with the
+//! same words on the CPU gives the same result: this crate is a Rust library too, and [`KERNELS`] is
+//! its table.
+//!
+//! # What every kernel here guarantees
+//! - A result never depends on `count`, on how many cores there are or on the order of the items: each
+//!   output element is computed by one item, in one fixed order of operations.
+//! - No operation depends on features of the machine: no fused multiply-add, no function of the C
+//!   mathematics library ([`math`] has its own), no dispatch on the processor's model.
+//! - No kernel allocates, locks or panics; bounds are the caller's promise, as on any accelerator.
+
+#[macro_use]
+mod abi;
+pub mod attention;
+pub mod embedding;
+pub mod linear;
+pub mod math;
+pub mod norm;
+pub mod samples;
+pub mod stress;
+
+pub use abi::{Entry, Item, Kernel, Word};
+
+export! {
+    samples::square(data, len);
+    samples::fill(data, len, value);
+    samples::sum_list(head, out);
+    samples::tree(root, keys, found, len);
+    stress::count_pages(base, nr_pages, stride, rounds, slot, seed);
+    stress::touch(base, len_bytes, write);
+    stress::wild(address, value);
+    stress::spin(flag, max_spins, out);
+    embedding::embed(ids, words, positions, kind, gamma, beta, epsilon, out, nr_tokens, width);
+    linear::linear(weight, bias, x, y, nr_tokens, nr_in, nr_out);
+    linear::linear_gelu(weight, bias, x, y, nr_tokens, nr_in, nr_out);
+    attention::attention(query, key, value, context, nr_tokens, nr_heads, head_width);
+    norm::add_norm(x, delta, gamma, beta, epsilon, nr_tokens, width);
+    norm::mean_pool(x, out, nr_tokens, width);
+}

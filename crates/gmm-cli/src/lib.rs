@@ -1,0 +1,3 @@
+//! What the command `gmm` does, as a library, so that tests can reach it.
+
+pub mod demo;

@@ -1,0 +1,191 @@
+//! Kernels for tests and benchmarks of the memory manager itself.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use crate::Item;
+
+/// The distance of the words that [`touch`] uses: the smallest page of the hardware.
+pub const TOUCH_STRIDE_BYTES: usize = 4096;
+
+/// Counts in a slot of its own in each of `nr_pages` pages: item `i` adds 1 to the `u64` in slot
+/// `slot + i` (8 bytes each) of every page, `rounds` times in all for each page. The pages lie `stride`
+/// bytes apart from `base` on, and are visited in an order that `seed`, the item and the round decide.
+/// Afterwards the slot has grown by exactly `rounds` in each page, or memory was not coherent.
+///
+/// # Safety
+/// The slots `slot .. slot + count` of each page are readable and writable, and nobody else writes to
+/// them during the launch; `base` and `stride` are multiples of 8.
+pub unsafe fn count_pages(
+    item: Item,
+    base: *mut u8,
+    nr_pages: usize,
+    stride: usize,
+    rounds: u64,
+    slot: usize,
+    seed: u64,
+) {
+    if nr_pages == 0 {
+        return;
+    }
+    let slot_offset = (slot + item.index() as usize) * size_of::<u64>();
+    let mut random = Random::new(seed ^ item.index().wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    for _ in 0..rounds {
+        let mut page = random.below(nr_pages);
+        let step = coprime_step(random.below(nr_pages), nr_pages);
+        for _ in 0..nr_pages {
+            let counter = base.wrapping_add(page * stride + slot_offset).cast::<u64>();
+            // SAFETY: this item's slot of a page of the caller's. Volatile, so that each visit is one
+            // load and one store.
+            unsafe { counter.write_volatile(counter.read_volatile().wrapping_add(1)) };
+            page = (page + step) % nr_pages;
+        }
+    }
+}
+
+/// A step that visits all of `0..n` before it comes back: the first number from `start` on without a
+/// common divisor with `n`.
+fn coprime_step(start: usize, n: usize) -> usize {
+    let divisor = |mut a: usize, mut b: usize| {
+        while b != 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    (start.max(1)..).find(|step| divisor(*step, n) == 1).unwrap_or(1)
+}
+
+/// A xorshift generator: repeatable, and good enough to shuffle visits.
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        Self(seed | 1)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % n as u64) as usize
+    }
+}
+
+/// Touches the first word of each 4 KiB of the `len_bytes` at `base`: reads it, or with `write` stores
+/// the number of that 4 KiB piece, counted from `base`.
+///
+/// # Safety
+/// The words are readable, and writable with `write`; with `write` nobody else uses them during the
+/// launch; `base` is a multiple of 8.
+pub unsafe fn touch(item: Item, base: *mut u8, len_bytes: usize, write: bool) {
+    for piece in item.share(len_bytes.div_ceil(TOUCH_STRIDE_BYTES)) {
+        let word = base.wrapping_add(piece * TOUCH_STRIDE_BYTES).cast::<u64>();
+        // SAFETY: a word of the caller's range; volatile, so that it is not optimised away.
+        unsafe {
+            if write {
+                word.write_volatile(piece as u64);
+            } else {
+                word.read_volatile();
+            }
+        }
+    }
+}
+
+/// Stores `value` at `address`, whatever that is; the first item does it. For tests of wild accesses.
+///
+/// # Safety
+/// A store to `address` is harmless, or the fault that it causes is what the caller wants.
+pub unsafe fn wild(item: Item, address: *mut u64, value: u64) {
+    if item.index() == 0 {
+        // SAFETY: promised by the caller.
+        unsafe { address.write_volatile(value) };
+    }
+}
+
+/// Waits until the word at `flag` is not 0, but looks no more than `max_spins` times; with a null
+/// `flag` it spins that often. Then stores 1 (seen) or 0 (gave up) in word `index` of `out`, unless
+/// `out` is null.
+///
+/// # Safety
+/// `flag` is null, or readable and written by atomic stores only; `out` is null, or as many words as
+/// the launch has items are writable there.
+pub unsafe fn spin(item: Item, flag: *const u32, max_spins: u64, out: *mut u64) {
+    let mut seen = false;
+    for _ in 0..max_spins {
+        // SAFETY: promised by the caller; checked for null.
+        seen = !flag.is_null()
+            && unsafe { AtomicU32::from_ptr(flag.cast_mut()) }.load(Ordering::Acquire) != 0;
+        if seen {
+            break;
+        }
+        core::hint::spin_loop();
+    }
+    if !out.is_null() {
+        // SAFETY: promised by the caller.
+        unsafe { out.add(item.index() as usize).write(u64::from(seen)) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_page_is_counted_as_often_as_asked() {
+        for nr_pages in [1, 2, 7, 12, 64] {
+            let mut memory = vec![0u64; nr_pages * 8];
+            for index in 0..3 {
+                let base = memory.as_mut_ptr().cast();
+                // SAFETY: pages of 64 bytes, slots 2 to 4 of 8.
+                unsafe { count_pages(Item::new(index, 3), base, nr_pages, 64, 5, 2, 42) };
+            }
+            for page in memory.chunks(8) {
+                assert_eq!(page, [0, 0, 5, 5, 5, 0, 0, 0]);
+            }
+        }
+    }
+
+    #[test]
+    fn touch_writes_one_word_in_each_piece() {
+        let mut memory = vec![u64::MAX; 4 * TOUCH_STRIDE_BYTES / 8];
+        let len = memory.len() * 8 - 100;
+        for index in 0..3 {
+            // SAFETY: the vector is ours.
+            unsafe { touch(Item::new(index, 3), memory.as_mut_ptr().cast(), len, false) };
+        }
+        assert!(memory.iter().all(|word| *word == u64::MAX));
+        for index in 0..3 {
+            // SAFETY: as above.
+            unsafe { touch(Item::new(index, 3), memory.as_mut_ptr().cast(), len, true) };
+        }
+        for (piece, words) in memory.chunks(TOUCH_STRIDE_BYTES / 8).enumerate() {
+            assert_eq!(words[0], piece as u64);
+            assert!(words[1..].iter().all(|word| *word == u64::MAX));
+        }
+    }
+
+    #[test]
+    fn spin_sees_the_flag_and_gives_up_without_it() {
+        let (mut out, mut flag) = ([9; 2], 0u32);
+        // SAFETY: flag and out are ours.
+        unsafe { spin(Item::new(0, 2), &raw const flag, 10, out.as_mut_ptr()) };
+        flag = 1;
+        // SAFETY: as above.
+        unsafe { spin(Item::new(1, 2), &raw const flag, 10, out.as_mut_ptr()) };
+        assert_eq!(out, [0, 1]);
+        // SAFETY: nothing is touched.
+        unsafe { spin(Item::new(0, 1), core::ptr::null(), 10, core::ptr::null_mut()) };
+        let _ = flag;
+    }
+
+    #[test]
+    fn wild_writes_where_it_is_told() {
+        let mut word = 0;
+        // SAFETY: the word is ours.
+        unsafe {
+            wild(Item::new(1, 2), &raw mut word, 1);
+            assert_eq!(word, 0);
+            wild(Item::new(0, 2), &raw mut word, 2);
+        }
+        assert_eq!(word, 2);
+    }
+}
