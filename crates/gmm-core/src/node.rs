@@ -72,6 +72,15 @@ pub(crate) struct Node {
     changed: Condvar,
 }
 
+/// What became of asking a device for frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Import {
+    /// It gave what it had, if anything.
+    Done,
+    /// Another thread is asking: frames may come soon.
+    Underway,
+}
+
 /// How many frames of a node are where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct FrameCounts {
@@ -128,16 +137,16 @@ impl Node {
         Some(TransitFrame { node: self, nr })
     }
 
-    /// Asks the device for up to `nr_frames` more. Says whether any came, or another thread is
-    /// asking already (then there is something to wait for). Holds no lock meanwhile.
-    pub(crate) fn import(&self, nr_frames: u32) -> bool {
+    /// Asks the device for up to `nr_frames` more, unless another thread is asking already.
+    /// Holds no list lock meanwhile.
+    pub(crate) fn import(&self, nr_frames: u32) -> Import {
         let mut lists = self.lists.lock();
         if lists.importing {
-            return false;
+            return Import::Underway;
         }
         let wanted = nr_frames.min(lists.count[FramePlace::Absent as usize]);
         if wanted == 0 {
-            return false;
+            return Import::Done;
         }
         lists.importing = true;
         drop(lists);
@@ -146,7 +155,6 @@ impl Node {
         let mut lists = self.lists.lock();
         lists.importing = false;
         lists.import_error = answer.err();
-        let mut came = 0;
         for extent in extents.iter() {
             for nr in extent.start.0..extent.start.0.saturating_add(extent.nr_frames) {
                 // A frame that the device does not have, or handed over already, is a broken
@@ -155,7 +163,6 @@ impl Node {
                 if known == Some(FramePlace::Absent) {
                     lists.set_place(FrameNr(nr), FramePlace::Free);
                     lists.free.push_back(FrameNr(nr));
-                    came += 1;
                 } else {
                     lists.import_error =
                         Some(DriverError::Broken("import gave a frame it does not have"));
@@ -163,7 +170,7 @@ impl Node {
             }
         }
         self.announce(&mut lists);
-        came > 0
+        Import::Done
     }
 
     /// Gives free frames beyond `keep` back to the device.

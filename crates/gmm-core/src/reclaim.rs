@@ -10,7 +10,7 @@ use core::time::Duration;
 use crate::batch::Records;
 use crate::driver::{Clear, Op};
 use crate::entry::EntryGuard;
-use crate::node::{Node, TransitFrame};
+use crate::node::{Import, Node, TransitFrame};
 use crate::space::Space;
 use crate::stats::Event;
 use crate::sync::Deadline;
@@ -72,10 +72,16 @@ impl Space {
         let mut patience: Option<Patience> = None;
         loop {
             let seen = node.changes();
-            if let Some(frame) = self.free_or_imported(node) {
+            let (free, import) = self.free_or_imported(node);
+            if let Some(frame) = free {
                 return Ok(frame);
             }
-            let host_full = match self.reclaim(node) {
+            let round = match import {
+                // Nothing need be evicted from a node that is about to get more frames.
+                Import::Underway => Round::Busy,
+                Import::Done => self.reclaim(node),
+            };
+            let host_full = match round {
                 Round::Got(frame) => return Ok(frame),
                 Round::Busy => false,
                 Round::Nothing { host_full } if node.is_in_motion() => host_full,
@@ -101,17 +107,20 @@ impl Space {
 
     /// As [`Space::take_frame`], without waiting: for callers that hold entry locks.
     pub(crate) fn try_take_frame<'a>(&'a self, node: &'a Node) -> Option<TransitFrame<'a>> {
-        self.free_or_imported(node).or_else(|| match self.reclaim(node) {
+        self.free_or_imported(node).0.or_else(|| match self.reclaim(node) {
             Round::Got(frame) => Some(frame),
             Round::Busy | Round::Nothing { .. } => None,
         })
     }
 
-    fn free_or_imported<'a>(&self, node: &'a Node) -> Option<TransitFrame<'a>> {
-        node.pop_free().or_else(|| {
-            node.import(self.config.import_batch);
-            node.pop_free()
-        })
+    fn free_or_imported<'a>(&self, node: &'a Node) -> (Option<TransitFrame<'a>>, Import) {
+        match node.pop_free() {
+            Some(frame) => (Some(frame), Import::Done),
+            None => {
+                let import = node.import(self.config.import_batch);
+                (node.pop_free(), import)
+            }
+        }
     }
 
     /// One round of eviction.

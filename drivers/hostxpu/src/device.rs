@@ -198,7 +198,10 @@ mod tests {
         let device = HostXpuDevice::new(config).unwrap();
         device.set_first_node(NodeId(node));
         let mut out = Batch::new();
-        while { device.import(NodeId(node), 16, &mut out).unwrap(); out.len() < 2 } {}
+        while {
+            device.import(NodeId(node), 16, &mut out).unwrap();
+            out.len() < 2
+        } {}
         device
     }
 

@@ -117,7 +117,10 @@ impl Engines {
     /// # Safety
     /// Every transfer's pointers must be valid for a frame's bytes, frame-aligned, and not
     /// overlap, until the fence is complete.
-    pub(crate) unsafe fn submit(&self, transfers: impl ExactSizeIterator<Item = Transfer>) -> Fence {
+    pub(crate) unsafe fn submit(
+        &self,
+        transfers: impl ExactSizeIterator<Item = Transfer>,
+    ) -> Fence {
         let mut transfers = transfers;
         let mut queue = self.shared.lock();
         let mut fence = Fence(0);

@@ -132,12 +132,8 @@ impl Shared {
     ) -> Result<Result<Arc<Record>, Arc<Record>>, Error> {
         // Allocated before the lock is taken; where it goes is known after.
         let name = order.as_ref().map(|order| order.name.clone()).unwrap_or_default();
-        let mut record = Arc::new(Record {
-            kernel: name,
-            slot: 0,
-            seq: 0,
-            outcome: AtomicU8::new(PENDING),
-        });
+        let mut record =
+            Arc::new(Record { kernel: name, slot: 0, seq: 0, outcome: AtomicU8::new(PENDING) });
         let mut slots = self.launches.lock();
         // Under the lock: after `fail_all` nothing may be submitted.
         if self.is_dead() {

@@ -1,6 +1,7 @@
 //! The XPU's local memory: frames in a memory file, mapped in the host process too (the *alias*),
 //! for DMA. Workers map single frames of the same file.
 
+use core::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Mutex;
@@ -27,6 +28,16 @@ pub enum BackingKind {
     HugeShmem,
     /// Shared memory in 4 KiB pages: mapping a whole frame takes some 600 µs instead of 7.
     SmallShmem,
+}
+
+impl fmt::Display for BackingKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::HugeTlb => "hugetlb",
+            Self::HugeShmem => "huge shmem",
+            Self::SmallShmem => "4 KiB shmem",
+        })
+    }
 }
 
 /// How many frames are backed how.
@@ -96,11 +107,8 @@ impl Memory {
     }
 
     fn map(nr_frames: u32, huge_tlb: bool) -> Result<(OwnedFd, NonNull<u8>), Error> {
-        let huge = if huge_tlb {
-            MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB
-        } else {
-            MemfdFlags::empty()
-        };
+        let huge =
+            if huge_tlb { MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB } else { MemfdFlags::empty() };
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | huge;
         let fd =
             rustix::fs::memfd_create("gmm:hostxpu", flags).map_err(Error::os("memfd_create"))?;
@@ -130,7 +138,8 @@ impl Memory {
     /// Hands out a run of up to `nr_frames` frames; fewer, or none, as there are.
     pub(crate) fn import(&self, nr_frames: u32) -> Result<Option<Extent>, DriverError> {
         let mut frames = self.frames.lock().unwrap_or_else(|e| e.into_inner());
-        let first = (frames.lowest_free..self.nr_frames).find(|&f| frames.out[f as usize].is_none());
+        let first =
+            (frames.lowest_free..self.nr_frames).find(|&f| frames.out[f as usize].is_none());
         let Some(first) = first else {
             frames.lowest_free = self.nr_frames;
             return Ok(None);

@@ -97,13 +97,15 @@ impl Process {
             Ok(Some(message)) if message.kind == wire::READY => Ok(()),
             Ok(Some(message)) if message.kind == wire::FAILED => Err(message.text()),
             Ok(Some(message)) => Err(format!("it answered with a message {}", message.kind)),
-            Ok(None) | Err(_) => Err(match self.wait_end(Instant::now() + Duration::from_secs(1)) {
-                Some(Ended::Status(status)) => {
-                    format!("it exited with status {status} ({})", wire::exit_meaning(status))
-                }
-                Some(Ended::Signal(signal)) => format!("it was killed by signal {signal}"),
-                Some(Ended::Unknown) | None => "it closed the connection".to_owned(),
-            }),
+            Ok(None) | Err(_) => {
+                Err(match self.wait_end(Instant::now() + Duration::from_secs(1)) {
+                    Some(Ended::Status(status)) => {
+                        format!("it exited with status {status} ({})", wire::exit_meaning(status))
+                    }
+                    Some(Ended::Signal(signal)) => format!("it was killed by signal {signal}"),
+                    Some(Ended::Unknown) | None => "it closed the connection".to_owned(),
+                })
+            }
         }
     }
 

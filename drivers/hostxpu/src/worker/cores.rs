@@ -145,8 +145,7 @@ impl Worker {
         fault::set_launch(nr);
         let run = &self.scheduler.runs[nr];
         let grid = run.grid.load(Ordering::Relaxed);
-        let args: [u64; NR_ARGS] =
-            core::array::from_fn(|i| run.args[i].load(Ordering::Relaxed));
+        let args: [u64; NR_ARGS] = core::array::from_fn(|i| run.args[i].load(Ordering::Relaxed));
         // SAFETY: `start_launch` stored a kernel's address, and this core joined after that.
         let kernel = unsafe {
             core::mem::transmute::<usize, super::KernelFn>(run.kernel.load(Ordering::Relaxed))

@@ -45,11 +45,8 @@ pub(super) fn install_handlers() -> std::io::Result<()> {
 /// Makes this thread a core.
 pub(super) fn become_core(core: u32) {
     let stack = Box::leak(vec![0_u8; STACK_BYTES].into_boxed_slice());
-    let stack = libc::stack_t {
-        ss_sp: stack.as_mut_ptr().cast(),
-        ss_flags: 0,
-        ss_size: STACK_BYTES,
-    };
+    let stack =
+        libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: STACK_BYTES };
     // SAFETY: the stack is this thread's for ever.
     if unsafe { libc::sigaltstack(&stack, core::ptr::null_mut()) } != 0 {
         exit(Exit::SetUp);
@@ -62,11 +59,7 @@ pub(super) fn set_launch(slot: usize) {
     LAUNCH.set(slot as u32);
 }
 
-unsafe extern "C" fn on_signal(
-    signal: i32,
-    info: *mut libc::siginfo_t,
-    context: *mut c_void,
-) {
+unsafe extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut c_void) {
     let core = CORE.get();
     let Some(worker) = WORKER.get().filter(|_| core != NO_CORE) else { exit(Exit::StraySignal) };
     // SAFETY: the kernel passes both; errno is this thread's own.

@@ -87,10 +87,7 @@ fn set_up(socket: BorrowedFd<'_>) -> Result<OwnedFd, String> {
         message.fds.try_into().map_err(|_| "the host did not pass three descriptors")?;
     let [frames, ring, host] = fds;
     let ring = RingMap::map(&ring).map_err(|e| format!("the ring can't be mapped: {e}"))?;
-    let window = PageRange {
-        start: PageNr(hello.window_start_page),
-        nr_pages: hello.window_pages,
-    };
+    let window = PageRange { start: PageNr(hello.window_start_page), nr_pages: hello.window_pages };
     reserve(window)?;
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
     let worker = Worker {

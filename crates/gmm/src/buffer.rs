@@ -1,0 +1,87 @@
+//! A typed buffer in unified memory.
+
+use core::fmt;
+use core::ops::{Deref, DerefMut};
+
+use gmm_core::PageRange;
+use zerocopy::FromZeros;
+
+use crate::Gmm;
+
+/// A slice of `T` in unified memory: the same pointer is valid on the CPU and on every XPU.
+/// Dropped, it is unmapped; a launch that still uses it is then a wild access.
+pub struct Unified<T: FromZeros> {
+    gmm: Gmm,
+    range: PageRange,
+    data: *mut T,
+    len: usize,
+}
+
+// SAFETY: a `Unified<T>` owns its memory exclusively, like a `Vec<T>`.
+unsafe impl<T: FromZeros + Send> Send for Unified<T> {}
+// SAFETY: shared access gives only `&[T]`.
+unsafe impl<T: FromZeros + Sync> Sync for Unified<T> {}
+
+impl<T: FromZeros> Unified<T> {
+    /// Wraps a region.
+    ///
+    /// # Safety
+    /// `range` is a region of `gmm` that was just made, that nobody else will unmap, and that has
+    /// room for `len` values; `T`'s alignment is at most the page size.
+    pub(crate) unsafe fn new(gmm: Gmm, range: PageRange, len: usize) -> Self {
+        let data = core::ptr::with_exposed_provenance_mut(range.start.start().0 as usize);
+        Self { gmm, range, data, len }
+    }
+
+    /// The first element's address, for kernels that read.
+    pub fn as_ptr(&self) -> *const T {
+        self.data
+    }
+
+    /// The first element's address, for kernels that write.
+    pub fn as_mut_ptr(&mut self) -> *mut T {
+        self.data
+    }
+
+    /// The pages the buffer occupies.
+    pub fn pages(&self) -> PageRange {
+        self.range
+    }
+
+    /// The length of the elements in bytes.
+    pub fn len_bytes(&self) -> u64 {
+        (self.len * size_of::<T>()) as u64
+    }
+}
+
+impl<T: FromZeros> Deref for Unified<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        // SAFETY: by the contract of `new` the region holds `len` values, aligned; it reads as
+        // zero at first, which is a `T` because of `FromZeros`. Launches that write it at the same
+        // time are excluded by the contract of `Stream::launch`.
+        unsafe { core::slice::from_raw_parts(self.data, self.len) }
+    }
+}
+
+impl<T: FromZeros> DerefMut for Unified<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as `deref`; `&mut self` makes the access exclusive.
+        unsafe { core::slice::from_raw_parts_mut(self.data, self.len) }
+    }
+}
+
+impl<T: FromZeros> Drop for Unified<T> {
+    fn drop(&mut self) {
+        let (start, len) = (self.range.start.start(), self.range.len_bytes());
+        // Fails if the range was unmapped through its address already, or in a forked child.
+        let _ = self.gmm.munmap(core::ptr::without_provenance(start.0 as usize), len);
+    }
+}
+
+impl<T: FromZeros> fmt::Debug for Unified<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the elements: reading them would move pages.
+        f.debug_struct("Unified").field("range", &self.range).field("len", &self.len).finish()
+    }
+}
