@@ -1,6 +1,6 @@
 //! Hints: bring pages to a node before they are used, drop pages that are not needed any more.
 
-use crate::driver::Access;
+use crate::driver::{Access, DriverError};
 use crate::fault::{Cause, Want};
 use crate::space::Space;
 use crate::stats::Event;
@@ -41,7 +41,11 @@ impl Space {
                 self.resolve(entry, &want)?;
             }
             for processor in &mappers {
-                self.resolve(entry, &Want { processor: Some(processor), ..want })?;
+                match self.resolve(entry, &Want { processor: Some(processor), ..want }) {
+                    // It has no use for the page; the others have.
+                    Err(Error::Mmu { cause: DriverError::Dead, .. }) => {}
+                    done => drop(done?),
+                }
             }
         }
         Ok(())

@@ -58,10 +58,10 @@ impl Space {
     /// the access can go on. Does not allocate.
     ///
     /// # Errors
-    /// [`Error::NotMapped`], [`Error::Protection`] or [`Error::RegionRefused`] for a wild access;
-    /// [`Error::OutOfMemory`]; [`Error::PageBusy`] or [`Error::PageHeld`] if the page can't leave
+    /// [`Error::NotMapped`], [`Error::Protection`], [`Error::RegionRefused`] or
+    /// [`Error::NotAttached`] for an access that may not be; [`Error::OutOfMemory`]; [`Error::PageBusy`] or [`Error::PageHeld`] if the page can't leave
     /// its node; [`Error::Mmu`] or [`Error::Transfer`] if a driver failed. After an error other
-    /// than the first three the page is poisoned where the processor can be told so.
+    /// than the first four the page is poisoned where the processor can be told so.
     pub fn fault(&self, processor: &Processor, addr: VirtAddr, access: Access) -> Result<Resolved> {
         let node = self.known_node(processor.node);
         let page = addr.page();
@@ -294,7 +294,10 @@ impl Space {
     fn poison(&self, processor: &Processor, page: PageNr, error: Error) {
         let is_wild = matches!(
             error,
-            Error::NotMapped { .. } | Error::Protection { .. } | Error::RegionRefused { .. }
+            Error::NotMapped { .. }
+                | Error::Protection { .. }
+                | Error::RegionRefused { .. }
+                | Error::NotAttached { .. }
         );
         let Some(entry) = self.table.get(page).filter(|_| !is_wild) else { return };
         let mut m = entry.lock();

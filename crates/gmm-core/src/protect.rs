@@ -1,9 +1,9 @@
 //! Changing what processors may do with a region.
 
-use crate::driver::Protection;
+use crate::driver::{DriverError, Protection};
 use crate::entry::Mapping;
 use crate::space::Space;
-use crate::{Frame, PageNr, PageRange, Processor, Result, VirtAddr};
+use crate::{Error, Frame, PageNr, PageRange, Processor, Result, VirtAddr};
 
 impl Space {
     /// Changes the protection of the pages that hold `addr .. addr + len_bytes`, for every
@@ -11,10 +11,10 @@ impl Space {
     /// devices that have no read-only mappings).
     ///
     /// # Errors
-    /// Before anything is changed: [`Error::ZeroLength`](crate::Error::ZeroLength),
-    /// [`Error::AddressOverflow`](crate::Error::AddressOverflow),
-    /// [`Error::NotMapped`](crate::Error::NotMapped). If a processor's mapping could not be
-    /// changed, its [`Error::Mmu`](crate::Error::Mmu), and the protection is as it was.
+    /// Before anything is changed: [`Error::ZeroLength`],
+    /// [`Error::AddressOverflow`],
+    /// [`Error::NotMapped`]. If a processor's mapping could not be
+    /// changed, its [`Error::Mmu`], and the protection is as it was.
     pub fn protect(&self, addr: VirtAddr, len_bytes: u64, protection: Protection) -> Result<()> {
         let range = PageRange::covering(addr, len_bytes)?;
         let old: Vec<_> = {
@@ -41,8 +41,13 @@ impl Space {
         m.protection = protection;
         for id in m.mapped().iter() {
             let Some(processor) = self.processor(id) else { continue };
-            if let Some(frame) = self.stale_mapping(m, &processor, protection) {
-                self.enter(m, page, &processor, frame, protection)?;
+            let Some(frame) = self.stale_mapping(m, &processor, protection) else { continue };
+            match self.enter(m, page, &processor, frame, protection) {
+                // A dead context's mapping is as good as cleared.
+                Err(Error::Mmu { cause: DriverError::Dead, .. }) => {
+                    self.clear_one(m, page, &processor)?;
+                }
+                done => done?,
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::driver::{Capabilities, Device, Examine, Mmu, Protection};
+use crate::driver::{Capabilities, Device, DriverError, Examine, Mmu, Protection};
 use crate::node::Node;
 use crate::region::Regions;
 use crate::stats::Stats;
@@ -206,6 +206,8 @@ impl Space {
                 Ok(Examine::Suggest { base, alignment_bytes }) => {
                     Some((Some(base.page()), (alignment_bytes >> crate::PAGE_SHIFT).max(1)))
                 }
+                // A dead context will use no addresses.
+                Err(DriverError::Dead) => continue,
                 Ok(Examine::Refused) | Err(_) => None,
             };
             for other in self.processors().filter(|p| reserved.contains(p.id)) {
