@@ -190,24 +190,8 @@ impl CpuMmu {
     /// Fills a page that the application discarded, whole or in part, so that the access at
     /// `addr` can go on.
     fn refill(&self, mapping: &Enter, addr: VirtAddr, look: Look) -> Result<(), DriverError> {
-        let Enter { page, frame, protection } = *mapping;
         if look == Look::Absent {
-            let slot = self.pool.slot(frame.nr);
-            self.pool.discard(frame.nr)?;
-            self.pool.populate(frame.nr)?;
-            if protection == Protection::ReadOnly {
-                self.set_protection(page, Protection::ReadWrite)?;
-            }
-            // SAFETY: the core holds the page's entry lock; nothing is mapped there.
-            unsafe {
-                let start = page.start().0;
-                move_page(self.uffd(), Way::In, start, slot, 0, MoveMode::DONT_WAKE)?;
-            }
-            if protection == Protection::ReadOnly {
-                self.set_protection(page, protection)?;
-            }
-            self.pool.set_entered(frame.nr, Some(protection));
-            return Ok(());
+            return self.refill_whole(mapping);
         }
         let part = addr.0 & !(SMALL - 1);
         // SAFETY: the part lies in a page of the window; what is there already stays.
@@ -216,6 +200,27 @@ impl CpuMmu {
             Err(stopped) if matches!(stopped.errno, Errno::EXIST | Errno::AGAIN) => Ok(()),
             Err(stopped) => Err(crate::os_error("UFFDIO_COPY", stopped.errno)),
         }
+    }
+
+    /// Moves a page of zeros in where the application has discarded all of it.
+    fn refill_whole(&self, mapping: &Enter) -> Result<(), DriverError> {
+        let Enter { page, frame, protection } = *mapping;
+        let slot = self.pool.slot(frame.nr);
+        // SAFETY: the slot is ours; what a stray touch may have left there must go.
+        unsafe { mapping::empty(slot, PAGE_SIZE) }
+            .map_err(|errno| crate::os_error("madvise(MADV_DONTNEED)", errno))?;
+        self.pool.populate(frame.nr)?;
+        let read_only = protection == Protection::ReadOnly;
+        if read_only {
+            self.set_protection(page, Protection::ReadWrite)?;
+        }
+        let (addr, mode) = (page.start().0, MoveMode::DONT_WAKE);
+        // SAFETY: the core holds the page's entry lock; nothing is mapped there.
+        let moved = unsafe { move_page(self.uffd(), Way::In, addr, slot, 0, mode) };
+        if read_only {
+            self.set_protection(page, protection)?;
+        }
+        moved
     }
 
     /// How many elements from the first can be one move: adjacent pages and adjacent frames,

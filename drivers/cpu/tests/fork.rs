@@ -26,14 +26,24 @@ fn wait(child: libc::pid_t) -> i32 {
     status
 }
 
+fn take_out(rig: &Rig, memory: Memory, n: usize) {
+    let page = memory.page(n);
+    let frame = rig.frame_of(page).unwrap();
+    rig.cpu.mmu().pmap_clear(&mut [Clear { page, frame, was_empty: false }]).unwrap();
+}
+
+fn bring_in(rig: &Rig, memory: Memory, n: usize) {
+    let page = memory.page(n);
+    let frame = rig.frame_of(page).unwrap();
+    let enter = Enter { page, frame, protection: Protection::ReadWrite };
+    rig.cpu.mmu().pmap_enter(&[enter]).unwrap();
+}
+
 /// Moves every page out and in, which a page shared with a child would refuse.
 fn all_pages_move(rig: &Rig, memory: Memory, pages: usize) {
     for n in 0..pages {
-        let page = memory.page(n);
-        let frame = rig.frame_of(page).unwrap();
-        rig.cpu.mmu().pmap_clear(&mut [Clear { page, frame, was_empty: false }]).unwrap();
-        let enter = Enter { page, frame, protection: Protection::ReadWrite };
-        rig.cpu.mmu().pmap_enter(&[enter]).unwrap();
+        take_out(rig, memory, n);
+        bring_in(rig, memory, n);
     }
 }
 
@@ -42,11 +52,13 @@ fn pages_move_while_a_child_lives_and_after_it() {
     let rig = Rig::new(8);
     let memory = rig.mmap(4, Protection::ReadWrite);
     memory.fill(0, 3 * PAGE, 1);
+    take_out(&rig, memory, 1); // Its frame is in the pool when the child is made.
     let child = fork(|| {
         // SAFETY: waits for a signal.
         unsafe { libc::pause() };
         0
     });
+    bring_in(&rig, memory, 1);
     all_pages_move(&rig, memory, 3);
     memory.write(3 * PAGE, 1); // A fault is served meanwhile.
     // SAFETY: our own child.

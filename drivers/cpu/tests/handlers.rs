@@ -60,7 +60,7 @@ fn a_signal_handler_may_touch_unified_memory() {
     extern "C" fn touch(_: i32) {
         let at = TARGET.load(Ordering::SeqCst);
         let n = TOUCHED.load(Ordering::SeqCst);
-        Memory(at).write(n % 4 * PAGE, 1);
+        Memory(at).write(n % 4 * PAGE + SMALL, 1);
         TOUCHED.fetch_add(1, Ordering::SeqCst);
     }
     let rig = Rig::new(8);

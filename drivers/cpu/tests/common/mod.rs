@@ -49,7 +49,9 @@ static ALLOCATOR: NoneOnHandlers = NoneOnHandlers;
 
 /// A small window that no other test of this process has.
 pub fn unused_window() -> PageRange {
-    static NEXT: AtomicU64 = AtomicU64::new(0x2a00_0000_0000);
+    // Beside the default places, within what ThreadSanitizer allows.
+    const FIRST: u64 = if cfg!(gmm_tsan) { 0x00a0_0000_0000 } else { 0x2a00_0000_0000 };
+    static NEXT: AtomicU64 = AtomicU64::new(FIRST);
     let base = NEXT.fetch_add(8 << 30, Ordering::Relaxed);
     PageRange { start: VirtAddr(base).page(), nr_pages: 512 }
 }
