@@ -49,13 +49,25 @@ fn an_xpu_smaller_than_the_weights_evicts_and_the_numbers_add_up() {
     assert!(touched > 16 * MIB, "touched {touched}");
     assert!(memory.touched_bytes["0"] >= 26 * MIB);
     let moved_in = memory.migrated_bytes["0->1"];
-    assert!(moved_in > 3 * touched / 2, "{moved_in} bytes moved in");
+    assert!(moved_in > touched, "{moved_in} bytes moved in, {touched} touched");
     assert!(memory.faults.xpu * 2 * MIB >= moved_in);
     assert!(memory.faults.cpu >= 13);
     assert!(memory.evicted_pages > memory.evicted_clean_pages);
     // Weights are only read, so they leave without a copy.
     assert!(memory.evicted_clean_pages > 0);
     assert!(!memory.frame_backing.is_empty());
+}
+
+#[test]
+fn an_xpu_too_small_for_anything_is_refused_and_one_too_small_to_run_fails_by_name() {
+    let error = format!("{:#}", HostXpu::new(MIB, 1).err().unwrap());
+    assert!(error.contains("1048576"), "{error}");
+    // One frame can't hold a token and its words at the same time.
+    let machine = HostXpu::new(2 * MIB, 1).unwrap();
+    let weights = random::weights(&machine, &config(), 7).unwrap();
+    let encoder = Encoder::new(&machine, config(), weights).unwrap();
+    let error = format!("{:#}", encoder.encode(&sentences(), &mut |_, _| {}).unwrap_err());
+    assert!(error.contains("\"embed\"") && error.contains("out of memory on node 1"), "{error}");
 }
 
 #[test]

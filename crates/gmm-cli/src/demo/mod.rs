@@ -144,7 +144,11 @@ fn build_machine(args: &Args) -> Result<Box<dyn Accelerator>> {
     if args.cpu_only {
         return Ok(Box::new(CpuOnly::new(args.xpu_cores.into())));
     }
-    Ok(Box::new(HostXpu::new(args.xpu_memory, args.xpu_cores.into())?))
+    let (memory, cores) = (args.xpu_memory, args.xpu_cores.into());
+    let xpu = HostXpu::new(memory, cores).with_context(|| {
+        format!("can't make an XPU with {} of memory and {cores} cores", size::show(memory))
+    })?;
+    Ok(Box::new(xpu))
 }
 
 fn encode(
