@@ -26,10 +26,10 @@ impl Unified {
         self.0[offset..].as_mut_ptr().into_word()
     }
 
-    /// Element `index` of the memory taken as an array of `f32`.
+    /// A copy of elements `start .. start + len` of the memory taken as an array of `f32`.
     ///
     /// # Panics
-    /// If the element is past the end.
+    /// If they reach past the end.
     pub fn f32s(&self, start: usize, len: usize) -> Vec<f32> {
         let bytes = &self.0[start * size_of::<f32>()..][..len * size_of::<f32>()];
         let words = bytes.as_chunks().0;

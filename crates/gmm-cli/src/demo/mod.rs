@@ -9,6 +9,7 @@ pub mod alike;
 pub mod config;
 pub mod cpu_only;
 pub mod encoder;
+pub mod host_xpu;
 pub mod memory;
 pub mod model;
 pub mod random;
@@ -29,6 +30,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use accelerator::Accelerator;
 use cpu_only::CpuOnly;
 use encoder::Encoder;
+use host_xpu::HostXpu;
 use model::{Model, Source};
 use reference::{Reference, TOLERANCE};
 use report::{Case, Report};
@@ -49,7 +51,7 @@ pub struct Args {
     pub xpu_memory: u64,
 
     /// How many cores the XPU has.
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub xpu_cores: u16,
 
     /// A file of sentences, a line each; blank lines are skipped.
@@ -86,7 +88,11 @@ pub fn run(args: Args) -> Result<()> {
 
     let mut out = std::io::stdout().lock();
     let printed = if args.json { report.write_json(&mut out) } else { report.write_text(&mut out) };
-    printed.and_then(|()| out.flush()).context("can't print the report")?;
+    match printed.and_then(|()| out.flush()) {
+        // A reader that has gone away, as `head` does, has seen enough.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
+        result => result.context("can't print the report")?,
+    }
     match report.max_abs_error {
         Some(worst) if worst > TOLERANCE => {
             bail!("the largest error, {worst:e}, is beyond the {TOLERANCE:e} allowed")
@@ -135,7 +141,14 @@ fn choose_source(args: &Args) -> Result<Source> {
 }
 
 fn build_machine(args: &Args) -> Result<Box<dyn Accelerator>> {
-    Ok(Box::new(CpuOnly::new(args.xpu_cores.into())))
+    if args.cpu_only {
+        return Ok(Box::new(CpuOnly::new(args.xpu_cores.into())));
+    }
+    let (memory, cores) = (args.xpu_memory, args.xpu_cores.into());
+    let xpu = HostXpu::new(memory, cores).with_context(|| {
+        format!("can't make an XPU with {} of memory and {cores} cores", size::show(memory))
+    })?;
+    Ok(Box::new(xpu))
 }
 
 fn encode(

@@ -1,11 +1,15 @@
 //! Kernels for tests and benchmarks of the memory manager itself.
 
 use core::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
 
 use crate::Item;
 
 /// The distance of the words that [`touch`] uses: the smallest page of the hardware.
 pub const TOUCH_STRIDE_BYTES: usize = 4096;
+
+/// The size of a page of unified memory.
+const PAGE_BYTES: usize = 2 << 20;
 
 /// Counts in a slot of its own in each of `nr_pages` pages: item `i` adds 1 to the `u64` in slot
 /// `slot + i` (8 bytes each) of every page, `rounds` times in all for each page. The pages lie `stride`
@@ -90,6 +94,26 @@ pub unsafe fn touch(item: Item, base: *mut u8, len_bytes: usize, write: bool) {
     }
 }
 
+/// Stores to the first word of each 4 KiB of the `len_bytes` at `base`, and the nanoseconds that each
+/// page of 2 MiB (counted from `base`) took at `times`. The items share the pages.
+///
+/// # Safety
+/// The words are writable, as are `len_bytes` / 2 MiB (rounded up) words at `times`; nobody else uses
+/// them during the launch; `base` and `times` are multiples of 8.
+pub unsafe fn touch_timed(item: Item, base: *mut u8, len_bytes: usize, times: *mut u64) {
+    for page in item.share(len_bytes.div_ceil(PAGE_BYTES)) {
+        let begun = Instant::now();
+        let end = len_bytes.min((page + 1) * PAGE_BYTES);
+        for offset in (page * PAGE_BYTES..end).step_by(TOUCH_STRIDE_BYTES) {
+            // SAFETY: a word of the caller's range; volatile, so that it is not optimised away.
+            unsafe { base.wrapping_add(offset).cast::<u64>().write_volatile(offset as u64) };
+        }
+        let nanoseconds = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        // SAFETY: this page's word of the caller's.
+        unsafe { times.add(page).write(nanoseconds) };
+    }
+}
+
 /// Stores `value` at `address`, whatever that is; the first item does it. For tests of wild accesses.
 ///
 /// # Safety
@@ -161,6 +185,24 @@ mod tests {
             assert_eq!(words[0], piece as u64);
             assert!(words[1..].iter().all(|word| *word == u64::MAX));
         }
+    }
+
+    #[test]
+    fn timed_touches_write_every_piece_and_a_time_for_each_page() {
+        let len = PAGE_BYTES + TOUCH_STRIDE_BYTES + 8;
+        let mut memory = vec![u64::MAX; len.div_ceil(8)];
+        let mut times = [u64::MAX; 3];
+        for index in 0..2 {
+            let (base, times) = (memory.as_mut_ptr().cast(), times.as_mut_ptr());
+            // SAFETY: the arrays are ours and as long as that.
+            unsafe { touch_timed(Item::new(index, 2), base, len, times) };
+        }
+        for (offset, word) in memory.iter().enumerate().map(|(i, word)| (i * 8, *word)) {
+            let touched = offset % TOUCH_STRIDE_BYTES == 0;
+            assert_eq!(word, if touched { offset as u64 } else { u64::MAX }, "offset {offset}");
+        }
+        assert!(times[0] != u64::MAX && times[1] != u64::MAX);
+        assert_eq!(times[2], u64::MAX);
     }
 
     #[test]
