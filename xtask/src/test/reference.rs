@@ -45,14 +45,14 @@ pub(super) fn step(context: &Context) -> Result<Done> {
     for memory in XPU_MEMORY {
         for cores in CORES {
             let mut command = workspace.command(workspace.gmm());
-            command.args(["demo", "--json", "--xpu-memory", memory, "--cores", cores]);
+            command.args(["demo", "--json", "--xpu-memory", memory, "--xpu-cores", cores]);
             match &model {
                 Ok(folder) => {
                     command.arg("--model").arg(folder);
                     command.arg("--reference").arg(&reference_path);
                 }
                 Err(_) => {
-                    command.arg("--random-weights");
+                    command.args(["--random-weights", "--"]);
                     command.args(reference.0.iter().map(|(text, _)| text));
                 }
             }

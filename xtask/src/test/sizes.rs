@@ -13,13 +13,30 @@ use super::{Context, Done};
 struct Part {
     name: &'static str,
     paths: &'static [&'static str],
-    goal: usize,
+    goal: Option<usize>,
 }
 
-const PARTS: [Part; 3] = [
-    Part { name: "gmm-core", paths: &["crates/gmm-core/src"], goal: 3_500 },
-    Part { name: "drivers/cpu", paths: &["drivers/cpu/src"], goal: 500 },
-    Part { name: "drivers/hostxpu, memory management", paths: &["drivers/hostxpu/src"], goal: 500 },
+/// A driver's memory management is what implements `Device` and `Mmu`, which whoever writes a
+/// driver has to write too. The rest of `drivers/cpu` is access to userfaultfd and its events; the
+/// rest of `drivers/hostxpu` is the hardware itself, its queues and its worker.
+const PARTS: [Part; 5] = [
+    Part { name: "gmm-core", paths: &["crates/gmm-core/src"], goal: Some(3_500) },
+    Part {
+        name: "drivers/cpu: memory management",
+        paths: &["drivers/cpu/src/host.rs", "drivers/cpu/src/pool.rs", "drivers/cpu/src/mmu.rs"],
+        goal: Some(500),
+    },
+    Part { name: "drivers/cpu, all of it", paths: &["drivers/cpu/src"], goal: None },
+    Part {
+        name: "drivers/hostxpu: memory management",
+        paths: &[
+            "drivers/hostxpu/src/device.rs",
+            "drivers/hostxpu/src/memory.rs",
+            "drivers/hostxpu/src/mmu.rs",
+        ],
+        goal: Some(500),
+    },
+    Part { name: "drivers/hostxpu, all of it", paths: &["drivers/hostxpu/src"], goal: None },
 ];
 
 /// The step `sizes`. It reports; a goal that is missed is no failure.
@@ -37,13 +54,15 @@ pub(super) fn step(context: &Context) -> Result<Done> {
         for file in &files {
             lines += code_lines(&fs::read_to_string(file)?).len();
         }
-        let verdict = if lines <= part.goal { "" } else { "  over the goal" };
-        let nr_files = files.len();
-        println!(
-            "  {:<40} {lines:>6} in {nr_files:>2} files, goal {:>5}{verdict}",
-            part.name, part.goal
-        );
-        notes.push(format!("{} {lines}", part.name.split(',').next().unwrap_or_default()));
+        let goal = match part.goal {
+            Some(goal) if lines > goal => format!(", over the goal of {goal}"),
+            Some(goal) => format!(", goal {goal}"),
+            None => String::new(),
+        };
+        println!("  {:<36} {lines:>6} in {:>2} files{goal}", part.name, files.len());
+        if part.goal.is_some() {
+            notes.push(format!("{} {lines}", part.name.split(':').next().unwrap_or_default()));
+        }
     }
     Ok(Done::ok(notes.join(", ")))
 }
