@@ -17,6 +17,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 #[command(name = "gmm", version, subcommand_required = true, arg_required_else_help = true)]
 #[command(after_help = "\
 Examples:
+  gmm demo                 a language model on an XPU with a fraction of its size
   gmm doctor               can GMM run here, and how well?
   sudo gmm doctor --fix    mend what root may mend
 
@@ -28,6 +29,15 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Run a language model on an XPU whose memory is a fraction of the model.
+    #[command(after_help = "\
+Examples:
+  gmm demo --model DIR \"A page fault.\" \"A cache miss.\"
+  gmm demo --model DIR --xpu-memory 16MiB --texts FILE --json
+  gmm demo --random-weights
+
+`cargo xtask demo` fetches the model and does the rest.")]
+    Demo(gmm_cli::demo::Args),
     Doctor(doctor::Args),
     #[command(hide = true)]
     Man(man::Args),
@@ -35,6 +45,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Demo(args) => gmm_cli::demo::run(args).map(|()| ExitCode::SUCCESS),
         Command::Doctor(args) => doctor::run(&args),
         Command::Man(args) => man::run(Cli::command(), &args),
     };

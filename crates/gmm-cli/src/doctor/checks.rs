@@ -1,18 +1,17 @@
 //! Judges the facts: each check says what was found, whether that is enough, what is lost if not,
 //! and the command that fixes it. Pure functions, so that every kind of machine can be tested.
 
-use super::facts::{Access, Backing, Facts};
+use gmm_core::{Config, PAGE_SIZE};
+use gmm_cpu::probe::{HugePages, OLDEST_KERNEL, Overcommit};
+use gmm_cpu::uffd::{AccessKind, Features};
+use gmm_hostxpu::BackingKind;
+
+use super::facts::Facts;
 use super::fix::{Action, Change};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// The kernel that brought `UFFDIO_MOVE`.
-const KERNEL: (u32, u32) = (6, 8);
-/// The size of a page of GMM, which the kernel's huge pages must have too.
-const PAGE_BYTES: u64 = 2 * MIB;
-/// The unified addresses that a space reserves.
-const WINDOW_BYTES: u64 = 4 << 40;
 /// With less free memory than this even the demo has no room.
 const LITTLE_MEMORY_BYTES: u64 = 512 * MIB;
 /// Mappings that a process has besides the frames of an XPU.
@@ -85,43 +84,36 @@ pub(super) fn all(facts: &Facts) -> Vec<Check> {
 }
 
 fn kernel(facts: &Facts) -> Check {
-    let (major, minor) = KERNEL;
     let check = Check::new("kernel", true, format!("Linux {}", facts.kernel));
-    if version(&facts.kernel).is_some_and(|found| found >= KERNEL) {
+    if facts.kernel_version.is_some_and(|found| found >= OLDEST_KERNEL) {
         return check;
     }
+    let needed = format!("{}.{}", OLDEST_KERNEL.major, OLDEST_KERNEL.minor);
     check.but(
-        format!("before {major}.{minor} userfaultfd can't move pages, so the CPU can't be a processor"),
-        format!("install Linux {major}.{minor} or later (Debian 13, Ubuntu 24.04 and Fedora 40 have one)"),
+        format!("before {needed} userfaultfd can't move pages, so the CPU can't be a processor"),
+        format!("install Linux {needed} or later (Debian 13, Ubuntu 24.04, Fedora 40 have one)"),
     )
-}
-
-/// Major and minor number of a release such as `6.8.0-45-generic` or `6.10-rc1`.
-fn version(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
-    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 fn userfaultfd(facts: &Facts) -> Check {
     let name = "userfaultfd";
-    let uffd = match &facts.uffd {
-        Ok(uffd) => uffd,
+    let access = match &facts.uffd {
+        Ok((_, access)) => *access,
         Err(why) => {
             let check = Check::new(name, true, format!("none to be had: {why}"));
             let lost = "no fault of the CPU can be handled: GMM can't run";
             return allow_userfaultfd(check, facts, lost);
         }
     };
-    match uffd.access {
-        Access::UserModeOnly => {
+    match access {
+        AccessKind::UserModeOnly => {
             let check = Check::new(name, false, "for faults in user mode only");
             let lost = "a system call that touches an absent page, such as read() into unified \
                         memory, fails with EFAULT";
             allow_userfaultfd(check, facts, lost)
         }
-        Access::Device | Access::SystemCall => {
-            let how =
-                if uffd.access == Access::Device { "/dev/userfaultfd" } else { "system call" };
+        AccessKind::Device | AccessKind::SystemCall => {
+            let how = if access == AccessKind::Device { "/dev/userfaultfd" } else { "system call" };
             let check = Check::new(name, false, format!("by {how}"));
             match facts.user.on_behalf_of {
                 Some(uid) if !open_to(facts, uid) => {
@@ -141,7 +133,7 @@ fn open_to(facts: &Facts, uid: u32) -> bool {
         let bits = if device.owner == uid { device.mode >> 6 } else { device.mode };
         bits & 0o6 == 0o6
     });
-    by_device || facts.unprivileged_uffd == Some(1)
+    by_device || facts.unprivileged_uffd == Some(true)
 }
 
 /// Says how to get at a userfaultfd. The device file opens the least; where a process that should
@@ -167,11 +159,12 @@ fn allow_userfaultfd(check: Check, facts: &Facts, lost: &str) -> Check {
 
 fn userfaultfd_features(facts: &Facts) -> Check {
     let name = "userfaultfd features";
-    let Ok(uffd) = &facts.uffd else {
+    let Ok((features, _)) = &facts.uffd else {
         return Check::new(name, true, "unknown, since there is no userfaultfd")
             .but("pages can't be moved", "give access to userfaultfd first: the line above");
     };
-    let missing = match (uffd.can_move, uffd.can_poison) {
+    let has = |feature| features.contains(feature);
+    let missing = match (has(Features::MOVE), has(Features::POISON)) {
         (true, true) => return Check::new(name, true, "MOVE and POISON"),
         (false, false) => "MOVE and POISON",
         (false, true) => "MOVE",
@@ -185,25 +178,24 @@ fn userfaultfd_features(facts: &Facts) -> Check {
 
 fn huge_pages(facts: &Facts) -> Check {
     let name = "huge pages";
-    let path = "sys/kernel/mm/transparent_hugepage/enabled";
-    if let Some(bytes) = facts.huge_page_bytes.filter(|&bytes| bytes != PAGE_BYTES) {
+    if let Some(bytes) = facts.huge_page_bytes.filter(|&bytes| bytes != PAGE_SIZE) {
         return Check::new(name, true, format!("of {}", size(bytes))).but(
             "GMM's pages are of 2 MiB, and so must the kernel's huge pages be",
             "boot a kernel with base pages of 4 KiB",
         );
     }
-    match facts.thp.as_deref() {
-        Some(mode @ ("always" | "madvise")) => Check::new(name, false, format!("of 2 MiB, {mode}")),
-        Some(mode) => Check::new(name, false, mode)
-            .but(
-                "a page moves as 512 small ones: hundreds of µs instead of 2",
-                format!("echo madvise | sudo tee /{path}"),
-            )
-            .mended_by(path, Change::Write("madvise".into())),
-        None => Check::new(name, false, "this kernel has no transparent huge pages").but(
-            "a page moves as 512 small ones: hundreds of µs instead of 2",
-            "use a kernel built with CONFIG_TRANSPARENT_HUGEPAGE",
-        ),
+    let lost = "a page moves as 512 small ones: hundreds of µs instead of 2";
+    match facts.huge_pages {
+        Some(HugePages::Always) => Check::new(name, false, "of 2 MiB, always"),
+        Some(HugePages::Advised) => Check::new(name, false, "of 2 MiB, where advised"),
+        Some(HugePages::Never) => {
+            let setting = facts.huge_pages_setting;
+            Check::new(name, false, "never")
+                .but(lost, format!("echo madvise | sudo tee /{setting}"))
+                .mended_by(setting, Change::Write("madvise".into()))
+        }
+        None => Check::new(name, false, "this kernel has no transparent huge pages")
+            .but(lost, "use a kernel built with CONFIG_TRANSPARENT_HUGEPAGE"),
     }
 }
 
@@ -212,13 +204,13 @@ fn xpu_frames(facts: &Facts) -> Check {
     let reserve = "sudo sysctl -w vm.nr_hugepages=64 (128 MiB; as many pages as the XPU has)";
     let free = facts.free_hugetlb.unwrap_or(0);
     match &facts.backing {
-        Ok(Backing::HugeTlb) => {
+        Ok(BackingKind::HugeTlb) => {
             Check::new(name, false, format!("from the reserved huge pages, {free} of them free"))
         }
-        Ok(Backing::HugeShmem) => {
+        Ok(BackingKind::HugeShmem) => {
             Check::new(name, false, "shared memory, collapsed into huge pages (tried on one frame)")
         }
-        Ok(Backing::SmallShmem) => Check::new(name, false, "shared memory in pages of 4 KiB")
+        Ok(BackingKind::SmallShmem) => Check::new(name, false, "shared memory in pages of 4 KiB")
             .but("mapping a frame on the host XPU takes some 600 µs instead of 7", reserve),
         Err(why) => Check::new(name, true, format!("none can be made: {why}"))
             .but("the host XPU has no memory", "see what memory and its limits say, below"),
@@ -263,9 +255,9 @@ fn memory_limit(facts: &Facts) -> Check {
 fn overcommit(facts: &Facts) -> Check {
     let name = "overcommit";
     match facts.overcommit {
-        Some(0) => Check::new(name, false, "heuristic (0)"),
-        Some(1) => Check::new(name, false, "always (1)"),
-        Some(mode) => Check::new(name, false, format!("strict ({mode})")).but(
+        Some(Overcommit::Heuristic) => Check::new(name, false, "heuristic (0)"),
+        Some(Overcommit::Always) => Check::new(name, false, "always (1)"),
+        Some(Overcommit::Never) => Check::new(name, false, "never (2)").but(
             "pools are counted in full when they are reserved, not when they are used: building a \
              space may fail with ENOMEM",
             "sudo sysctl -w vm.overcommit_memory=0",
@@ -281,10 +273,11 @@ fn address_space(facts: &Facts) -> Check {
         None => Check::new(name, true, "no limit"),
         Some(limit) => {
             let check = Check::new(name, true, format!("limited to {}", size(limit)));
-            if limit > WINDOW_BYTES {
+            let window_bytes = Config::default().window.nr_pages.saturating_mul(PAGE_SIZE);
+            if limit > window_bytes {
                 return check;
             }
-            let window = size(WINDOW_BYTES);
+            let window = size(window_bytes);
             check.but(
                 format!("the window of unified addresses takes {window}: no space can be built"),
                 "ulimit -v unlimited",
@@ -299,7 +292,7 @@ fn locked_memory(facts: &Facts) -> Check {
         None => Check::new(name, false, "no limit"),
         Some(limit) => {
             let check = Check::new(name, false, format!("limited to {}", size(limit)));
-            if limit >= PAGE_BYTES {
+            if limit >= PAGE_SIZE {
                 return check;
             }
             check.but(
@@ -317,12 +310,12 @@ fn max_map_count(facts: &Facts) -> Check {
         return Check::new(name, false, "/proc/sys does not say")
             .but("how much the host XPU can map is unknown", "mount /proc");
     };
-    let reach = count.saturating_sub(OTHER_MAPPINGS).saturating_mul(PAGE_BYTES);
+    let reach = count.saturating_sub(OTHER_MAPPINGS).saturating_mul(PAGE_SIZE);
     let check = Check::new(name, false, format!("{count}: {} on a host XPU", size(reach)));
     if reach >= memory {
         return check;
     }
-    let wanted = (memory.div_ceil(PAGE_BYTES) + OTHER_MAPPINGS).next_power_of_two();
+    let wanted = (memory.div_ceil(PAGE_SIZE) + OTHER_MAPPINGS).next_power_of_two();
     check
         .but(
             "each page is a mapping of its own there: an XPU as large as this memory runs out",

@@ -1,42 +1,47 @@
-//! What can be seen of a machine, as plain data. What a file says is read below a root folder, so
-//! that tests can show another machine. A fact that can't be learnt is `None`, never a guess.
+//! What can be seen of a machine, as plain data. A fact that can't be learnt is `None`, never a
+//! guess. Most are asked of [`gmm_cpu::probe`]; a frame of an XPU is really made.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::process::{Resource, getrlimit};
-
-use super::probe;
+use gmm_core::driver::Device as _;
+use gmm_core::{Batch, NodeId, PAGE_SIZE};
+use gmm_cpu::probe::{self, HugePages, KernelVersion, Overcommit};
+use gmm_cpu::uffd::{AccessKind, Features};
+use gmm_hostxpu::{BackingKind, HostXpuConfig, HostXpuDevice};
 
 /// All that the checks judge by.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
     /// The kernel's release, such as `6.8.0-45-generic`.
     pub(super) kernel: String,
+    /// The same in numbers, if it has the usual form.
+    pub(super) kernel_version: Option<KernelVersion>,
     /// Who runs this.
     pub(super) user: User,
     /// `/dev/userfaultfd`, if it is there.
     pub(super) uffd_device: Option<Device>,
     /// `vm.unprivileged_userfaultfd`.
-    pub(super) unprivileged_uffd: Option<u64>,
+    pub(super) unprivileged_uffd: Option<bool>,
     /// What asking for a userfaultfd gave: its access and features, or why there is none.
-    pub(super) uffd: Result<Uffd, String>,
-    /// The mode chosen in `transparent_hugepage/enabled`.
-    pub(super) thp: Option<String>,
+    pub(super) uffd: Result<(Features, AccessKind), String>,
+    /// When the kernel makes huge pages, and the setting that says so.
+    pub(super) huge_pages: Option<HugePages>,
+    pub(super) huge_pages_setting: &'static str,
     /// The size of a transparent huge page.
     pub(super) huge_page_bytes: Option<u64>,
     /// Free 2 MiB pages in the reserved pool.
     pub(super) free_hugetlb: Option<u64>,
     /// What making one frame of an XPU gave, or why none could be made.
-    pub(super) backing: Result<Backing, String>,
+    pub(super) backing: Result<BackingKind, String>,
     /// Memory of the machine, and what of it is available.
     pub(super) memory_total_bytes: Option<u64>,
     pub(super) memory_available_bytes: Option<u64>,
     /// The tightest memory limit of the control groups that this process is in.
     pub(super) cgroup_limit_bytes: Option<u64>,
     /// `vm.overcommit_memory`.
-    pub(super) overcommit: Option<u64>,
+    pub(super) overcommit: Option<Overcommit>,
     /// Soft limits of this process; `None` is no limit.
     pub(super) memlock_bytes: Option<u64>,
     pub(super) address_space_bytes: Option<u64>,
@@ -59,77 +64,66 @@ pub(super) struct Device {
     pub(super) owner: u32,
 }
 
-/// How a userfaultfd is obtained here, best first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
-    Device,
-    SystemCall,
-    /// Faults inside system calls are not handled.
-    UserModeOnly,
-}
-
-/// A userfaultfd as this process gets it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Uffd {
-    pub(super) access: Access,
-    pub(super) can_move: bool,
-    pub(super) can_poison: bool,
-}
-
-/// What a frame of an XPU's memory is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Backing {
-    HugeTlb,
-    HugeShmem,
-    SmallShmem,
-}
-
 impl Facts {
     /// Looks. Everything is really tried or read; nothing is changed.
-    pub(super) fn gather(root: &Path) -> Self {
-        let read = |path: &str| fs::read_to_string(root.join(path)).ok();
-        let number = |path: &str| read(path)?.trim().parse().ok();
-        let thp = "sys/kernel/mm/transparent_hugepage";
-        let unprivileged = "proc/sys/vm/unprivileged_userfaultfd";
-        let hugetlb = "sys/kernel/mm/hugepages/hugepages-2048kB";
-        let meminfo = read("proc/meminfo").unwrap_or_default();
+    pub(super) fn gather() -> Self {
+        let root = Path::new("/");
         let sudo_uid = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok());
         Self {
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+            kernel_version: probe::kernel_version(),
             user: User {
                 uid: rustix::process::geteuid().as_raw(),
                 on_behalf_of: sudo_uid.filter(|&uid| uid != 0),
             },
-            uffd_device: fs::metadata(root.join("dev/userfaultfd"))
+            uffd_device: fs::metadata("/dev/userfaultfd")
                 .ok()
                 .map(|found| Device { mode: found.mode() & 0o7777, owner: found.uid() }),
-            unprivileged_uffd: number(unprivileged),
-            uffd: probe::userfaultfd(root, number(unprivileged)),
-            thp: read(&format!("{thp}/enabled")).as_deref().and_then(chosen).map(str::to_owned),
-            huge_page_bytes: number(&format!("{thp}/hpage_pmd_size")),
-            free_hugetlb: number(&format!("{hugetlb}/free_hugepages")),
-            backing: probe::frame_backing(number(&format!("{hugetlb}/free_hugepages"))),
-            memory_total_bytes: meminfo_bytes(&meminfo, "MemTotal"),
-            memory_available_bytes: meminfo_bytes(&meminfo, "MemAvailable"),
-            cgroup_limit_bytes: cgroup_limit(root, &read("proc/self/cgroup").unwrap_or_default()),
-            overcommit: number("proc/sys/vm/overcommit_memory"),
-            memlock_bytes: getrlimit(Resource::Memlock).current,
-            address_space_bytes: getrlimit(Resource::As).current,
-            max_map_count: number("proc/sys/vm/max_map_count"),
+            unprivileged_uffd: probe::unprivileged_userfaultfd(),
+            uffd: probe::userfaultfd().map_err(|error| error.to_string()),
+            huge_pages: probe::huge_pages(),
+            huge_pages_setting: huge_pages_setting(root),
+            huge_page_bytes: probe::huge_page_bytes(),
+            free_hugetlb: probe::free_hugetlb_pages(),
+            backing: make_one_frame(),
+            memory_total_bytes: probe::memory_total_bytes(),
+            memory_available_bytes: probe::memory_available_bytes(),
+            cgroup_limit_bytes: fs::read_to_string("/proc/self/cgroup")
+                .ok()
+                .and_then(|groups| cgroup_limit(root, &groups)),
+            overcommit: probe::overcommit(),
+            memlock_bytes: probe::locked_memory_limit_bytes(),
+            address_space_bytes: probe::address_space_limit_bytes(),
+            max_map_count: probe::max_map_count(),
         }
     }
 }
 
-/// The word in brackets, by which the kernel marks the chosen one of several.
-fn chosen(text: &str) -> Option<&str> {
-    Some(text.split_once('[')?.1.split_once(']')?.0)
+/// Makes a host XPU of one frame and asks it for the frame.
+fn make_one_frame() -> Result<BackingKind, String> {
+    let device =
+        HostXpuDevice::new(HostXpuConfig::new(PAGE_SIZE)).map_err(|error| error.to_string())?;
+    let node = NodeId(1);
+    device.set_first_node(node);
+    let mut frames = Batch::default();
+    device.import(node, 1, &mut frames).map_err(|error| error.to_string())?;
+    let backing = device.frame_backing();
+    let extents: Vec<_> = frames.iter().copied().collect();
+    device.release(node, &extents);
+    match extents.len() {
+        0 => Err("a host XPU of one frame hands over none".to_owned()),
+        _ => Ok(backing.kind()),
+    }
 }
 
-/// A line of `/proc/meminfo`, such as `MemTotal:       24689764 kB`.
-fn meminfo_bytes(meminfo: &str, name: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
+/// The setting that decides about huge pages of 2 MiB, relative to the root folder. Newer kernels
+/// have one for each size, which may defer to the common one.
+fn huge_pages_setting(root: &Path) -> &'static str {
+    let own = "sys/kernel/mm/transparent_hugepage/hugepages-2048kB/enabled";
+    match fs::read_to_string(root.join(own)) {
+        Ok(text) if !text.contains("[inherit]") => own,
+        _ => "sys/kernel/mm/transparent_hugepage/enabled",
+    }
 }
 
 /// The least of the limits of the control group and of all those above it, in the unified
@@ -185,43 +179,34 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_the_kernels_files_say() {
+    fn the_tightest_group_counts() {
         let root = Root::new(
-            "files",
+            "v2",
             &[
-                ("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n"),
-                ("sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "2097152\n"),
-                ("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "7\n"),
-                ("proc/meminfo", "MemTotal:       1024 kB\nMemAvailable:    512 kB\n"),
-                ("proc/sys/vm/overcommit_memory", "2\n"),
-                ("proc/sys/vm/max_map_count", "65530\n"),
-                ("proc/sys/vm/unprivileged_userfaultfd", "1\n"),
-                ("proc/self/cgroup", "0::/a/b\n"),
                 ("sys/fs/cgroup/a/memory.max", "1000\n"),
-                ("sys/fs/cgroup/a/b/memory.max", "max\n"),
+                ("sys/fs/cgroup/a/b/memory.max", "2000\n"),
+                ("sys/fs/cgroup/a/b/c/memory.max", "max\n"),
             ],
         );
-        let facts = Facts::gather(&root.0);
-        assert_eq!(facts.thp.as_deref(), Some("never"));
-        assert_eq!(facts.huge_page_bytes, Some(2 << 20));
-        assert_eq!(facts.free_hugetlb, Some(7));
-        assert_eq!(facts.memory_total_bytes, Some(1 << 20));
-        assert_eq!(facts.memory_available_bytes, Some(1 << 19));
-        assert_eq!(facts.overcommit, Some(2));
-        assert_eq!(facts.max_map_count, Some(65_530));
-        assert_eq!(facts.unprivileged_uffd, Some(1));
-        assert_eq!(facts.cgroup_limit_bytes, Some(1000));
-        assert_eq!(facts.uffd_device, None);
+        assert_eq!(cgroup_limit(&root.0, "0::/a/b/c\n"), Some(1000));
+        assert_eq!(cgroup_limit(&root.0, "0::/\n"), None);
     }
 
     #[test]
-    fn what_is_not_there_is_not_guessed() {
-        let root = Root::new("empty", &[("proc/sys/vm/max_map_count", "many\n")]);
-        let facts = Facts::gather(&root.0);
-        assert_eq!(facts.thp, None);
-        assert_eq!(facts.memory_total_bytes, None);
-        assert_eq!(facts.max_map_count, None);
-        assert_eq!(facts.cgroup_limit_bytes, None);
+    fn a_size_with_its_own_setting_is_mended_there() {
+        let own = "sys/kernel/mm/transparent_hugepage/hugepages-2048kB/enabled";
+        let root = Root::new("own", &[(own, "always inherit madvise [never]\n")]);
+        assert_eq!(huge_pages_setting(&root.0), own);
+        let root = Root::new("inherit", &[(own, "always [inherit] madvise never\n")]);
+        assert_ne!(huge_pages_setting(&root.0), own);
+        assert_ne!(huge_pages_setting(Path::new("/no/such/folder")), own);
+    }
+
+    #[test]
+    fn this_machine_can_be_looked_at() {
+        let facts = Facts::gather();
+        assert!(facts.kernel_version.is_some());
+        assert!(facts.backing.is_ok(), "{:?}", facts.backing);
     }
 
     #[test]

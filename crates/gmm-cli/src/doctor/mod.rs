@@ -6,7 +6,6 @@
 mod checks;
 mod facts;
 mod fix;
-mod probe;
 mod report;
 
 use std::path::Path;
@@ -43,7 +42,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let root = Path::new("/");
-    let mut checks = checks::all(&Facts::gather(root));
+    let mut checks = checks::all(&Facts::gather());
     let mut fixes = Vec::new();
     if args.fix {
         let wanted: Vec<_> = checks.iter().filter_map(|check| check.action()).collect();
@@ -51,7 +50,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             bail!("--fix changes settings of the kernel, which takes root: sudo gmm doctor --fix");
         }
         fixes = wanted.iter().map(|action| fix::apply(action, root)).collect();
-        checks = checks::all(&Facts::gather(root));
+        checks = checks::all(&Facts::gather());
     }
     let report = Report::new(&checks, &fixes);
     crate::print(&if args.json { report.json()? } else { report.text(args.fix) })?;

@@ -1,24 +1,28 @@
 //! Every kind of machine that the doctor should tell from a good one.
 
 use super::*;
-use crate::doctor::facts::{Device, Uffd, User};
+use gmm_cpu::probe::KernelVersion;
+
+use crate::doctor::facts::{Device, User};
 
 /// A machine on which all is well.
 fn good() -> Facts {
     Facts {
         kernel: "6.8.0-45-generic".into(),
+        kernel_version: Some(OLDEST_KERNEL),
         user: User { uid: 1000, on_behalf_of: None },
         uffd_device: Some(Device { mode: 0o666, owner: 0 }),
-        unprivileged_uffd: Some(0),
-        uffd: Ok(Uffd { access: Access::Device, can_move: true, can_poison: true }),
-        thp: Some("madvise".into()),
+        unprivileged_uffd: Some(false),
+        uffd: Ok((Features::all(), AccessKind::Device)),
+        huge_pages: Some(HugePages::Advised),
+        huge_pages_setting: "the/setting",
         huge_page_bytes: Some(2 * MIB),
         free_hugetlb: Some(0),
-        backing: Ok(Backing::HugeShmem),
+        backing: Ok(BackingKind::HugeShmem),
         memory_total_bytes: Some(16 * GIB),
         memory_available_bytes: Some(12 * GIB),
         cgroup_limit_bytes: None,
-        overcommit: Some(0),
+        overcommit: Some(Overcommit::Heuristic),
         memlock_bytes: Some(8 * MIB),
         address_space_bytes: None,
         max_map_count: Some(65_530),
@@ -42,19 +46,15 @@ fn a_good_machine_has_no_problem() {
 }
 
 #[test]
-fn kernels_are_compared_by_number() {
-    for (release, ok) in [
-        ("6.8.0", true),
-        ("6.18.44-x", true),
-        ("7.0-rc1", true),
-        ("6.7.12", false),
-        ("5.15.0", false),
-    ] {
-        let facts = Facts { kernel: release.into(), ..good() };
-        assert_eq!(kernel(&facts).is_ok(), ok, "{release}");
+fn an_old_or_unknown_kernel_will_not_do() {
+    let version = |major, minor| Some(KernelVersion { major, minor });
+    for (found, ok) in
+        [(version(6, 18), true), (version(7, 0), true), (version(6, 7), false), (None, false)]
+    {
+        let facts = Facts { kernel_version: found, ..good() };
+        assert_eq!(kernel(&facts).is_ok(), ok, "{found:?}");
     }
-    assert!(!kernel(&Facts { kernel: "unknown".into(), ..good() }).is_ok());
-    let (check, _) = only_problem(|facts| facts.kernel = "6.1.0-25-amd64".into());
+    let (check, _) = only_problem(|facts| facts.kernel_version = version(6, 1));
     assert!(check.necessary);
 }
 
@@ -66,7 +66,7 @@ fn shut_device(facts: &mut Facts) {
 fn user_mode_only_is_mended_by_the_device_file() {
     let (check, problem) = only_problem(|facts| {
         shut_device(facts);
-        facts.uffd = Ok(Uffd { access: Access::UserModeOnly, can_move: true, can_poison: true });
+        facts.uffd = Ok((Features::all(), AccessKind::UserModeOnly));
     });
     assert!(!check.necessary);
     assert!(problem.lost.contains("EFAULT"));
@@ -78,7 +78,7 @@ fn user_mode_only_is_mended_by_the_device_file() {
 fn without_a_device_file_the_sysctl_mends() {
     let (_, problem) = only_problem(|facts| {
         facts.uffd_device = None;
-        facts.uffd = Ok(Uffd { access: Access::UserModeOnly, can_move: true, can_poison: true });
+        facts.uffd = Ok((Features::all(), AccessKind::UserModeOnly));
     });
     assert!(problem.fix.contains("vm.unprivileged_userfaultfd=1"));
     assert_eq!(problem.action.unwrap().path, "proc/sys/vm/unprivileged_userfaultfd");
@@ -98,7 +98,8 @@ fn no_userfaultfd_means_gmm_cannot_run() {
 #[test]
 fn root_that_is_refused_is_in_a_container() {
     let user = User { uid: 0, on_behalf_of: None };
-    let facts = Facts { uffd: Err("refused".into()), user, unprivileged_uffd: Some(0), ..good() };
+    let facts =
+        Facts { uffd: Err("refused".into()), user, unprivileged_uffd: Some(false), ..good() };
     let problem = userfaultfd(&facts).problem.unwrap();
     assert!(problem.fix.contains("seccomp") && problem.action.is_none());
 }
@@ -124,24 +125,26 @@ fn root_by_sudo_is_asked_for_the_user() {
 
 #[test]
 fn missing_features_are_named() {
-    for (can_move, can_poison, name) in [
-        (false, true, "lacks MOVE"),
-        (true, false, "lacks POISON"),
-        (false, false, "MOVE and POISON"),
+    for (features, name) in [
+        (Features::POISON, "lacks MOVE"),
+        (Features::MOVE, "lacks POISON"),
+        (Features::empty(), "lacks MOVE and POISON"),
     ] {
-        let uffd = Ok(Uffd { access: Access::Device, can_move, can_poison });
-        let (check, _) = only_problem(|facts| facts.uffd = uffd);
-        assert!(check.necessary && check.found.contains(name), "{check:?}");
+        let (check, _) = only_problem(|facts| facts.uffd = Ok((features, AccessKind::Device)));
+        assert!(check.necessary, "{check:?}");
+        assert_eq!(check.found, name);
     }
 }
 
 #[test]
 fn huge_pages_that_never_come_are_mended() {
-    let (check, problem) = only_problem(|facts| facts.thp = Some("never".into()));
+    let (check, problem) = only_problem(|facts| facts.huge_pages = Some(HugePages::Never));
     assert!(!check.necessary);
-    assert_eq!(problem.action.unwrap().change, Change::Write("madvise".into()));
-    assert!(huge_pages(&Facts { thp: Some("always".into()), ..good() }).is_ok());
-    assert!(!huge_pages(&Facts { thp: None, ..good() }).is_ok());
+    let change = Change::Write("madvise".into());
+    assert_eq!(problem.action.unwrap(), Action { path: "the/setting", change });
+    assert!(problem.fix.ends_with("/the/setting"));
+    assert!(huge_pages(&Facts { huge_pages: Some(HugePages::Always), ..good() }).is_ok());
+    assert!(!huge_pages(&Facts { huge_pages: None, ..good() }).is_ok());
 }
 
 #[test]
@@ -153,10 +156,10 @@ fn huge_pages_of_another_size_are_no_use() {
 
 #[test]
 fn how_frames_are_backed_is_told() {
-    let (check, problem) = only_problem(|facts| facts.backing = Ok(Backing::SmallShmem));
+    let (check, problem) = only_problem(|facts| facts.backing = Ok(BackingKind::SmallShmem));
     assert!(!check.necessary && problem.fix.contains("vm.nr_hugepages"));
     assert!(problem.action.is_none(), "memory is not the doctor's to reserve");
-    let reserved = Facts { backing: Ok(Backing::HugeTlb), free_hugetlb: Some(64), ..good() };
+    let reserved = Facts { backing: Ok(BackingKind::HugeTlb), free_hugetlb: Some(64), ..good() };
     assert!(xpu_frames(&reserved).found.contains("64"));
     let (check, _) = only_problem(|facts| facts.backing = Err("no memory".into()));
     assert!(check.necessary);
@@ -173,9 +176,9 @@ fn little_memory_and_tight_limits_are_told() {
 
 #[test]
 fn strict_overcommit_is_told_but_not_changed() {
-    let (_, problem) = only_problem(|facts| facts.overcommit = Some(2));
+    let (_, problem) = only_problem(|facts| facts.overcommit = Some(Overcommit::Never));
     assert_eq!(problem.action, None);
-    assert!(overcommit(&Facts { overcommit: Some(1), ..good() }).is_ok());
+    assert!(overcommit(&Facts { overcommit: Some(Overcommit::Always), ..good() }).is_ok());
 }
 
 #[test]
@@ -209,7 +212,7 @@ fn what_cannot_be_learnt_is_never_called_ok() {
         memory_total_bytes: None,
         overcommit: None,
         max_map_count: None,
-        thp: None,
+        huge_pages: None,
         ..good()
     };
     for check in [memory(&facts), overcommit(&facts), max_map_count(&facts), huge_pages(&facts)] {
