@@ -38,6 +38,16 @@ impl Workspace {
         Ok(Self { root: folder("workspace_root")?, target: folder("target_directory")?, metadata })
     }
 
+    /// The folder of a package of the workspace.
+    pub(crate) fn folder_of(&self, package: &str) -> Result<PathBuf> {
+        let packages = self.metadata["packages"].as_array().into_iter().flatten();
+        let manifest = packages
+            .filter(|candidate| candidate["name"] == package)
+            .find_map(|found| found["manifest_path"].as_str())
+            .with_context(|| format!("the workspace has no package {package}"))?;
+        Ok(Path::new(manifest).parent().unwrap_or(&self.root).to_owned())
+    }
+
     /// A `cargo` command that runs in the workspace.
     pub(crate) fn cargo(&self, args: &[&str]) -> Command {
         let mut command = self.command("cargo");
