@@ -1,0 +1,153 @@
+//! The README is held to what it says: each command in it is run, and its program is a compiled
+//! example.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use super::{Context, Done};
+use crate::process::{self, Show};
+
+/// The example that is the README's program.
+const EXAMPLE: &str = "crates/gmm/examples/readme.rs";
+
+/// A block whose commands are not to be run has this comment on a line before it, with a reason.
+const NOT_RUN: &str = "<!-- not run by CI:";
+
+/// Would run this step again.
+const OURSELVES: &str = "cargo xtask test";
+
+/// How long one command may take.
+const LIMIT: Duration = Duration::from_secs(20 * 60);
+
+/// A fenced block of code.
+#[derive(Debug, PartialEq, Eq)]
+struct Block {
+    language: String,
+    text: String,
+    /// Why its commands are not run, where a comment says so.
+    not_run: Option<String>,
+}
+
+/// The step `readme`.
+pub(super) fn step(context: &Context) -> Result<Done> {
+    let root = &context.workspace.root;
+    let readme = fs::read_to_string(root.join("README.md")).context("README.md")?;
+    let blocks = blocks(&readme);
+
+    let program = blocks.iter().find(|block| block.language == "rust");
+    let program = program.context("README.md shows no Rust program")?;
+    let example = fs::read_to_string(root.join(EXAMPLE)).context(EXAMPLE)?;
+    ensure!(
+        program.text.trim() == example.trim(),
+        "the program in README.md is not {EXAMPLE}: make them equal"
+    );
+    println!("$ cargo run --example readme      (the program in README.md)");
+    let cargo = ["run", "--quiet", "--release", "--package", "gmm-memory", "--example", "readme"];
+    run(context.workspace.cargo(&cargo)).context("the program in README.md")?;
+
+    let mut nr_run = 0;
+    for block in &blocks {
+        for command in commands(block) {
+            println!("$ {command}");
+            if let Some(reason) = &block.not_run {
+                println!("  not run: {reason}");
+            } else if command.starts_with(OURSELVES) {
+                println!("  not run: this is it");
+            } else {
+                let mut shell = context.workspace.command("bash");
+                shell.args(["-c", &command]);
+                run(shell).with_context(|| format!("in README.md: {command}"))?;
+                nr_run += 1;
+            }
+        }
+    }
+    ensure!(nr_run > 0, "README.md shows no command that can be run");
+    Ok(Done::ok(format!("the program and {nr_run} commands")))
+}
+
+fn run(mut command: std::process::Command) -> Result<()> {
+    let done = process::run(&mut command, Show::All, LIMIT)?;
+    if !done.success() {
+        bail!("{}", done.how());
+    }
+    Ok(())
+}
+
+/// The fenced blocks of a Markdown text.
+fn blocks(markdown: &str) -> Vec<Block> {
+    let mut blocks = Vec::new();
+    let mut not_run = None;
+    let mut lines = markdown.lines();
+    while let Some(line) = lines.next() {
+        let line = line.trim();
+        if let Some(reason) = line.strip_prefix(NOT_RUN) {
+            not_run = Some(reason.trim_end_matches("-->").trim().to_owned());
+        } else if let Some(language) = line.strip_prefix("```") {
+            let text: Vec<_> = lines.by_ref().take_while(|line| line.trim() != "```").collect();
+            let language = language.split([' ', ',']).next().unwrap_or_default().to_owned();
+            blocks.push(Block { language, text: text.join("\n"), not_run: not_run.take() });
+        } else if !line.is_empty() {
+            not_run = None;
+        }
+    }
+    blocks
+}
+
+/// The commands of a block: in `console` the lines after a prompt, in `sh` each line that is no
+/// comment. A backslash at the end of a line goes on with the next.
+fn commands(block: &Block) -> Vec<String> {
+    let prompt = match block.language.as_str() {
+        "console" => "$ ",
+        "sh" => "",
+        _ => return Vec::new(),
+    };
+    let mut commands = Vec::new();
+    let mut lines = block.text.lines();
+    while let Some(line) = lines.next() {
+        let Some(line) = line.trim().strip_prefix(prompt) else { continue };
+        let mut command = line.to_owned();
+        while command.ends_with('\\') {
+            command.pop();
+            command.push_str(lines.next().unwrap_or_default().trim_start());
+        }
+        if !command.trim().is_empty() && !command.trim_start().starts_with('#') {
+            commands.push(command);
+        }
+    }
+    commands
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all_commands(markdown: &str) -> Vec<String> {
+        blocks(markdown).iter().flat_map(commands).collect()
+    }
+
+    #[test]
+    fn finds_the_commands_after_a_prompt() {
+        let text = "Text\n```console\n$ a --b \\\n    c\noutput\n$ d # why\n```\n$ not this\n";
+        assert_eq!(all_commands(text), ["a --b c", "d # why"]);
+    }
+
+    #[test]
+    fn a_shell_block_is_all_commands() {
+        assert_eq!(all_commands("```sh\n# why\na\n\nb\n```\n```text\nc\n```\n"), ["a", "b"]);
+    }
+
+    #[test]
+    fn a_comment_stops_the_block_right_after_it() {
+        let text = format!("{NOT_RUN} needs root -->\n\n```sh\na\n```\n```sh\nb\n```\n");
+        let blocks = blocks(&text);
+        assert_eq!(blocks[0].not_run.as_deref(), Some("needs root"));
+        assert_eq!(blocks[1].not_run, None);
+    }
+
+    #[test]
+    fn the_language_is_the_first_word() {
+        assert_eq!(blocks("```rust,no_run\nfn main() {}\n```\n")[0].language, "rust");
+    }
+}

@@ -1,0 +1,182 @@
+//! The steps, in the order they run: what is quick to find comes first.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
+
+use super::tally::Tally;
+use super::{Context, Done, layers, readme, reference, sizes, tree};
+use crate::man;
+use crate::process::{self, Finished, Show};
+
+/// One step of `cargo xtask test`.
+pub(super) struct Step {
+    pub(super) name: &'static str,
+    pub(super) what: &'static str,
+    pub(super) run: fn(&Context) -> Result<Done>,
+}
+
+pub(super) const STEPS: [Step; 15] = [
+    Step { name: "fmt", what: "the code is formatted", run: fmt },
+    Step { name: "tree", what: "what no file of the tree may hold", run: tree::step },
+    Step { name: "layers", what: "a crate uses only crates below it", run: layers::step },
+    Step { name: "sizes", what: "how much code the parts are", run: sizes::step },
+    Step { name: "clippy", what: "lints of all targets, none left", run: clippy },
+    Step { name: "docs", what: "the documentation builds, links whole", run: docs },
+    Step { name: "tests", what: "all tests", run: tests },
+    Step { name: "doctests", what: "the examples in the documentation", run: doctests },
+    Step { name: "release", what: "the stress tests, optimised", run: release },
+    Step { name: "shuttle", what: "interleavings of threads (ci/shuttle.sh)", run: shuttle },
+    Step { name: "doctor", what: "gmm doctor runs and its JSON is whole", run: doctor },
+    Step { name: "demo", what: "the language model against its reference", run: reference::step },
+    Step { name: "readme", what: "the README's commands and program", run: readme::step },
+    Step { name: "tsan", what: "the thread sanitizer (ci/tsan.sh)", run: tsan },
+    Step { name: "asan", what: "the address sanitizer (ci/asan.sh)", run: asan },
+];
+
+/// Tests that find more when they run at full speed: package and test file.
+const RELEASE_TESTS: [(&str, &str); 1] = [("gmm-memory", "coherence")];
+
+/// How long a build or a suite of tests may take.
+const LIMIT: Duration = Duration::from_secs(60 * 60);
+
+/// The exit code by which a script says that it can't run here.
+const CANNOT_RUN_HERE: i32 = 77;
+
+fn fmt(context: &Context) -> Result<Done> {
+    succeed(context, &["fmt", "--all", "--check"])
+}
+
+fn clippy(context: &Context) -> Result<Done> {
+    succeed(context, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
+}
+
+fn docs(context: &Context) -> Result<Done> {
+    let mut command = context.workspace.cargo(&["doc", "--workspace", "--no-deps", "--lib"]);
+    command.env("RUSTDOCFLAGS", "-D warnings");
+    ensure_success(&run(command)?)?;
+    let pages = man::write(&context.workspace)?;
+    Ok(Done::ok(format!("and {} manual pages", pages.len())))
+}
+
+fn tests(context: &Context) -> Result<Done> {
+    // Tests load the sample kernels as a library, which no test depends on by itself.
+    succeed(context, &["build", "--package", "gmm-kernels"])?;
+    let args: &[&str] = if has_nextest(context) {
+        &["nextest", "run", "--workspace", "--no-fail-fast"]
+    } else {
+        println!("  cargo-nextest is not installed: cargo's own runner is used");
+        &["test", "--workspace", "--no-fail-fast", "--lib", "--bins", "--tests"]
+    };
+    run_tests(context, context.workspace.cargo(args))
+}
+
+fn doctests(context: &Context) -> Result<Done> {
+    run_tests(context, context.workspace.cargo(&["test", "--workspace", "--no-fail-fast", "--doc"]))
+}
+
+fn release(context: &Context) -> Result<Done> {
+    let mut args = vec!["test", "--release", "--no-fail-fast"];
+    let mut missing = Vec::new();
+    for (package, test) in RELEASE_TESTS {
+        match context.workspace.folder_of(package)?.join(format!("tests/{test}.rs")) {
+            path if path.is_file() => args.extend(["--package", package, "--test", test]),
+            path => missing.push(format!("{} does not exist", path.display())),
+        }
+    }
+    if !missing.is_empty() {
+        return Ok(Done::skipped(missing.join(", ")));
+    }
+    succeed(context, &["build", "--release", "--package", "gmm-kernels"])?;
+    run_tests(context, context.workspace.cargo(&args))
+}
+
+fn shuttle(context: &Context) -> Result<Done> {
+    script(context, "ci/shuttle.sh")
+}
+
+fn tsan(context: &Context) -> Result<Done> {
+    script(context, "ci/tsan.sh")
+}
+
+fn asan(context: &Context) -> Result<Done> {
+    script(context, "ci/asan.sh")
+}
+
+/// Runs the doctor for people and for programs. It must find that GMM can run here: no test that
+/// passed before would mean much otherwise.
+fn doctor(context: &Context) -> Result<Done> {
+    context.workspace.build_release()?;
+    let gmm = context.workspace.gmm();
+    let mut command = context.workspace.command(&gmm);
+    command.arg("doctor");
+    ensure_success(&run(command)?)?;
+
+    let mut command = context.workspace.command(&gmm);
+    command.args(["doctor", "--json"]);
+    let done = process::run(&mut command, Show::Errors, LIMIT)?;
+    ensure_success(&done)?;
+    let report: Value = serde_json::from_str(&done.stdout).context("gmm doctor --json")?;
+    let checks = report["checks"].as_array().context("gmm doctor --json: no \"checks\"")?;
+    for check in checks {
+        let whole =
+            check["name"].is_string() && check["ok"].is_boolean() && check["found"].is_string();
+        ensure!(whole, "gmm doctor --json: not a whole check: {check}");
+    }
+    let nr_ok = checks.iter().filter(|check| check["ok"] == true).count();
+    Ok(Done::ok(format!("{nr_ok} of {} checks ok", checks.len())))
+}
+
+/// A script that runs tests, or exits with 77 and its reason on the last line it printed.
+fn script(context: &Context, path: &str) -> Result<Done> {
+    let done = run(context.workspace.command(Path::new(".").join(path)))?;
+    if done.code() == Some(CANNOT_RUN_HERE) {
+        let reason = done.stderr.lines().next_back().unwrap_or_default();
+        return Ok(Done::skipped(reason.trim_start_matches("SKIPPED: ")));
+    }
+    count(context, &done)
+}
+
+fn run_tests(context: &Context, command: Command) -> Result<Done> {
+    let done = run(command)?;
+    count(context, &done)
+}
+
+/// Adds what a test runner counted to the sum.
+fn count(context: &Context, done: &Finished) -> Result<Done> {
+    let mut tally = Tally::of_output(&done.stdout);
+    tally += Tally::of_output(&done.stderr);
+    *context.tally.borrow_mut() += tally;
+    let counts = format!("{} passed, {} failed", tally.passed, tally.failed);
+    if !done.success() {
+        bail!("{counts} ({})", done.how());
+    }
+    Ok(Done::ok(counts))
+}
+
+fn succeed(context: &Context, args: &[&str]) -> Result<Done> {
+    ensure_success(&run(context.workspace.cargo(args))?)?;
+    Ok(Done::ok(""))
+}
+
+fn ensure_success(done: &Finished) -> Result<()> {
+    ensure!(done.success(), "{}", done.how());
+    Ok(())
+}
+
+/// Prints the command, then runs it.
+fn run(mut command: Command) -> Result<Finished> {
+    let words = [command.get_program()].into_iter().chain(command.get_args());
+    let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+    println!("$ {}", words.join(" "));
+    process::run(&mut command, Show::All, LIMIT)
+}
+
+fn has_nextest(context: &Context) -> bool {
+    let mut command = context.workspace.cargo(&["nextest", "--version"]);
+    let done = process::run(&mut command, Show::Nothing, Duration::from_secs(60));
+    done.is_ok_and(|done| done.success())
+}
