@@ -1,3 +1,4 @@
 //! What the command `gmm` does, as a library, so that tests can reach it.
 
+pub mod bench;
 pub mod demo;

@@ -18,6 +18,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 #[command(after_help = "\
 Examples:
   gmm demo                 a language model on an XPU with a fraction of its size
+  gmm bench faults         how fast pages move by faults
   gmm doctor               can GMM run here, and how well?
   sudo gmm doctor --fix    mend what root may mend
 
@@ -38,6 +39,16 @@ Examples:
 
 `cargo xtask demo` fetches the model and does the rest.")]
     Demo(gmm_cli::demo::Args),
+    /// Measure how fast pages move by faults, against raw copies.
+    #[command(after_help = "\
+Examples:
+  gmm bench faults                             256 MiB each way, nine times
+  gmm bench faults --bytes 64MiB --json        one JSON object a line
+  gmm bench faults --spin-us 0                 with both sides asleep while they wait
+
+Figures are medians over the repeats. Believe the ratio more than the speeds: subject and raw
+copies are measured in turn, so that what disturbs the machine disturbs both.")]
+    Bench(gmm_cli::bench::Args),
     Doctor(doctor::Args),
     #[command(hide = true)]
     Man(man::Args),
@@ -46,6 +57,7 @@ Examples:
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Demo(args) => gmm_cli::demo::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Bench(args) => gmm_cli::bench::run(args).map(|()| ExitCode::SUCCESS),
         Command::Doctor(args) => doctor::run(&args),
         Command::Man(args) => man::run(Cli::command(), &args),
     };
