@@ -44,7 +44,7 @@ fn an_xpu_smaller_than_the_weights_evicts_and_the_numbers_add_up() {
     let (_, memory) = run(&HostXpu::new(16 * MIB, 1).unwrap());
     assert_eq!(memory.xpu_memory_bytes, 16 * MIB);
     let peak = memory.peak_resident_bytes["1"];
-    assert!(peak <= 16 * MIB && peak >= 14 * MIB, "peak {peak}");
+    assert!((14 * MIB..=16 * MIB).contains(&peak), "peak {peak}");
     let touched = memory.touched_bytes["1"];
     assert!(touched > 16 * MIB, "touched {touched}");
     assert!(memory.touched_bytes["0"] >= 26 * MIB);
@@ -59,15 +59,9 @@ fn an_xpu_smaller_than_the_weights_evicts_and_the_numbers_add_up() {
 }
 
 #[test]
-fn an_xpu_too_small_for_anything_is_refused_and_one_too_small_to_run_fails_by_name() {
+fn an_xpu_smaller_than_a_page_is_refused_with_its_size() {
     let error = format!("{:#}", HostXpu::new(MIB, 1).err().unwrap());
     assert!(error.contains("1048576"), "{error}");
-    // One frame can't hold a token and its words at the same time.
-    let machine = HostXpu::new(2 * MIB, 1).unwrap();
-    let weights = random::weights(&machine, &config(), 7).unwrap();
-    let encoder = Encoder::new(&machine, config(), weights).unwrap();
-    let error = format!("{:#}", encoder.encode(&sentences(), &mut |_, _| {}).unwrap_err());
-    assert!(error.contains("\"embed\"") && error.contains("out of memory on node 1"), "{error}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The host XPU as a machine for the demo, through the library that any program would use.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use gmm::{Gmm, Kernel, NodeId, PAGE_SIZE, Stream};
@@ -34,11 +35,22 @@ impl HostXpu {
         let device = gmm::HostXpu::with_memory(memory_bytes).cores(nr_cores);
         let gmm = Gmm::builder().xpu(device).build()?;
         let xpu = gmm.xpu(XPU_NODE)?;
-        let module = xpu.load(LIBRARY)?;
+        let module = xpu.load(library())?;
         let find = |name| Ok((name, module.kernel(name)?));
         let kernels = KERNELS.iter().map(|kernel| find(kernel.name)).collect::<Result<_>>()?;
         Ok(Self { kernels, stream: xpu.stream()?, gmm })
     }
+}
+
+/// The kernels that belong to this program. Cargo puts them beside it or in `deps/` there, depending on
+/// what it was asked to build, and leaves the other file as it was: of the two the newer is right.
+fn library() -> PathBuf {
+    let program = std::env::current_exe().ok();
+    let folder = program.as_deref().and_then(Path::parent);
+    let places = folder.iter().flat_map(|dir| [dir.join(LIBRARY), dir.join("deps").join(LIBRARY)]);
+    let built = |path: &PathBuf| std::fs::metadata(path).and_then(|about| about.modified()).ok();
+    let newest = places.filter(|path| built(path).is_some()).max_by_key(built);
+    newest.unwrap_or_else(|| LIBRARY.into())
 }
 
 impl Accelerator for HostXpu {
