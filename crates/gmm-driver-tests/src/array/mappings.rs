@@ -1,0 +1,247 @@
+//! Page tables, and what must hold when a mapping is made or removed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gmm_core::driver::{Capabilities, Clear, DriverError, Enter, Examine, Protection};
+use gmm_core::{PageNr, PageRange};
+
+use super::frame::{Contents, Slot};
+use super::machine::State;
+use super::options::Defect;
+
+/// What a page table says about a page.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mapping {
+    pub(super) slot: Slot,
+    pub(super) protection: Protection,
+    /// Whether an access went through it since it was entered.
+    pub(super) used: bool,
+    /// The processor discarded the page behind the core's back.
+    pub(super) discarded: bool,
+}
+
+/// The page table of one context.
+#[derive(Debug)]
+pub(super) struct Table {
+    /// The memory of its node.
+    pub(super) memory: usize,
+    pub(super) capabilities: Capabilities,
+    pub(super) defect: Option<Defect>,
+    pub(super) entries: BTreeMap<PageNr, Mapping>,
+    pub(super) poisoned: BTreeSet<PageNr>,
+    /// How many accesses wait for each page.
+    pub(super) waiting: BTreeMap<PageNr, u32>,
+    pub(super) reserved: Vec<PageRange>,
+    /// Ranges that it does not take, and what it says instead.
+    pub(super) refusals: Vec<(PageRange, Examine)>,
+    pub(super) dead: bool,
+    /// Translations that a defect keeps.
+    pub(super) stale: BTreeMap<PageNr, Slot>,
+    /// A store that a defect puts off.
+    pub(super) buffered: Option<(Slot, usize, u64)>,
+}
+
+impl State {
+    /// Whether any context maps the frame (writable, if `writable`).
+    pub(super) fn is_mapped(&self, slot: Slot, writable: bool) -> bool {
+        self.tables.iter().flat_map(|t| t.entries.values()).any(|m| {
+            m.slot == slot && (!writable || m.protection == Protection::ReadWrite)
+        })
+    }
+
+    /// Makes one mapping, or says which rule forbids it.
+    pub(super) fn enter(&mut self, table: usize, enter: Enter) -> Result<(), DriverError> {
+        let t = &self.tables[table];
+        if t.dead {
+            return Err(DriverError::Dead);
+        }
+        let page = enter.page;
+        if !t.reserved.iter().any(|r| r.contains(page)) {
+            return Err(self.refuse("pages entered are reserved", format!("{enter:?}")));
+        }
+        if enter.protection == Protection::ReadOnly
+            && !t.capabilities.contains(Capabilities::READ_ONLY_MAPPINGS)
+        {
+            return Err(self.refuse("read-only only if declared", format!("{enter:?}")));
+        }
+        let Some(mut slot) = self.slot(enter.frame) else {
+            return Err(self.refuse("frames entered exist", format!("{enter:?}")));
+        };
+        let far = slot.memory != t.memory;
+        if far && !t.capabilities.contains(Capabilities::COHERENT_LINK) {
+            return Err(self.refuse("frames entered are of the node", format!("{enter:?}")));
+        }
+        let old = t.entries.get(&page).copied();
+        if old.is_some_and(|m| m.slot != slot) {
+            return Err(self.refuse("a page is cleared before another frame", format!("{enter:?}")));
+        }
+        self.check_frame_for(page, slot, enter.protection)?;
+        self.check_coherence(page, slot, enter.protection)?;
+        let moved = self.memories[slot.memory].movable;
+        let frame = self.frame_mut(slot);
+        frame.contents = Contents::Of(page);
+        frame.moved_away |= moved;
+        if self.tables[table].defect == Some(Defect::WrongFrame) {
+            slot.nr = (slot.nr + 1) % self.memories[slot.memory].frames.len();
+        }
+        let t = &mut self.tables[table];
+        t.poisoned.remove(&page);
+        t.stale.remove(&page);
+        let protection = match old {
+            Some(m) if t.defect == Some(Defect::ReenterIgnored) => m.protection,
+            _ => enter.protection,
+        };
+        let discarded = old.is_some_and(|m| m.discarded);
+        t.entries.insert(page, Mapping { slot, protection, used: false, discarded });
+        Ok(())
+    }
+
+    fn check_frame_for(
+        &mut self,
+        page: PageNr,
+        slot: Slot,
+        protection: Protection,
+    ) -> Result<(), DriverError> {
+        let said = || format!("{slot} for page {page:?}");
+        let frame = self.frame(slot);
+        if !frame.imported {
+            return Err(self.refuse("frames entered are held by the core", said()));
+        }
+        if frame.writers > 0 || (frame.readers > 0 && protection == Protection::ReadWrite) {
+            return Err(self.refuse("a frame in flight is left alone", said()));
+        }
+        match frame.contents {
+            Contents::Rubbish => Err(self.refuse("a frame is filled before it is mapped", said())),
+            Contents::Lost => Err(self.refuse("lost frames are not used again", said())),
+            Contents::Of(other) if other != page => Err(self.refuse(
+                "a frame is filled before it is mapped for another page",
+                format!("{slot} of page {other:?} for page {page:?}"),
+            )),
+            Contents::Of(_) | Contents::Filled => Ok(()),
+        }
+    }
+
+    /// A page is writable on one node at most, and then mapped on no other; contexts of one node
+    /// that map it map the same frame.
+    fn check_coherence(
+        &mut self,
+        page: PageNr,
+        slot: Slot,
+        protection: Protection,
+    ) -> Result<(), DriverError> {
+        let clash = self.tables.iter().filter_map(|t| t.entries.get(&page)).find(|m| {
+            let writable = Protection::ReadWrite;
+            m.slot.memory == slot.memory && m.slot != slot
+                || m.slot != slot && (protection == writable || m.protection == writable)
+        });
+        let Some(m) = clash else { return Ok(()) };
+        let detail = format!("page {page:?}: {protection:?} of {slot}, but {m:?}");
+        Err(self.refuse("a page is writable on one node, and then mapped on no other", detail))
+    }
+
+    /// Removes one mapping.
+    pub(super) fn clear(&mut self, table: usize, clear: &mut Clear) -> Result<(), DriverError> {
+        let t = &self.tables[table];
+        clear.was_empty = false;
+        if t.dead {
+            return match t.defect {
+                Some(Defect::ClearFailsWhenDead) => Err(DriverError::Dead),
+                _ => Ok(()),
+            };
+        }
+        if t.defect == Some(Defect::ClearIgnored) {
+            return Ok(());
+        }
+        let poisoned = self.tables[table].poisoned.remove(&clear.page);
+        let Some(&mapping) = self.tables[table].entries.get(&clear.page) else {
+            if poisoned {
+                return Ok(());
+            }
+            return Err(self.refuse("pages cleared are mapped", format!("{clear:?}")));
+        };
+        let wrong = self.tables[table].defect == Some(Defect::WrongFrame);
+        if !wrong && self.slot(clear.frame) != Some(mapping.slot) {
+            let detail = format!("{clear:?}, but it maps {}", mapping.slot);
+            return Err(self.refuse("pages are cleared with their frame", detail));
+        }
+        if self.frame(mapping.slot).writers > 0 {
+            let detail = format!("clear of {}", mapping.slot);
+            return Err(self.refuse("a frame in flight is left alone", detail));
+        }
+        clear.was_empty = mapping.discarded;
+        let slot = mapping.slot;
+        let t = &mut self.tables[table];
+        t.entries.remove(&clear.page);
+        if t.defect == Some(Defect::StaleTlb) {
+            t.stale.insert(clear.page, slot);
+        }
+        if !self.is_mapped(slot, false) {
+            self.frame_mut(slot).moved_away = false;
+        }
+        if mapping.discarded {
+            self.frame_mut(slot).spoil();
+        }
+        Ok(())
+    }
+
+    /// The context is gone: nothing goes through its mappings any more.
+    pub(super) fn kill(&mut self, table: usize) {
+        let t = &mut self.tables[table];
+        t.dead = true;
+        let wipe = t.defect == Some(Defect::DeathWipesFrames);
+        for (_, mapping) in core::mem::take(&mut t.entries) {
+            if wipe {
+                self.frame_mut(mapping.slot).words.fill(0);
+            }
+        }
+    }
+
+    /// Ends a reservation: what was mapped there is unmapped and its contents are lost.
+    pub(super) fn release_range(&mut self, table: usize, range: PageRange) {
+        let t = &mut self.tables[table];
+        t.reserved = t.reserved.iter().flat_map(|&r| subtract(r, range)).collect();
+        t.poisoned.retain(|&p| !range.contains(p));
+        if t.defect == Some(Defect::ReleaseKeepsMappings) {
+            return;
+        }
+        let pages: Vec<PageNr> =
+            t.entries.keys().copied().filter(|&p| range.contains(p)).collect();
+        for page in pages {
+            if let Some(mapping) = self.tables[table].entries.remove(&page)
+                && !self.is_mapped(mapping.slot, false)
+            {
+                let frame = self.frame_mut(mapping.slot);
+                frame.moved_away = false;
+                frame.spoil();
+            }
+        }
+    }
+}
+
+/// What is left of `range` without `hole`.
+fn subtract(range: PageRange, hole: PageRange) -> impl Iterator<Item = PageRange> {
+    let piece = |start: PageNr, end: PageNr| PageRange {
+        start,
+        nr_pages: end.0.saturating_sub(start.0),
+    };
+    let left = piece(range.start, range.end().min(hole.start));
+    let right = piece(range.start.max(hole.end()), range.end());
+    [left, right].into_iter().filter(|r| !r.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subtract_leaves_both_sides_once() {
+        let range = |start, nr_pages| PageRange { start: PageNr(start), nr_pages };
+        let left = |hole| subtract(range(10, 10), hole).collect::<Vec<_>>();
+        assert_eq!(left(range(12, 3)), [range(10, 2), range(15, 5)]);
+        assert_eq!(left(range(0, 5)), [range(10, 10)]);
+        assert_eq!(left(range(25, 5)), [range(10, 10)]);
+        assert_eq!(left(range(0, 100)), []);
+        assert_eq!(left(range(10, 1)), [range(11, 9)]);
+        assert_eq!(left(range(19, 9)), [range(10, 9)]);
+    }
+}
