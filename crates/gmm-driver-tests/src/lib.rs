@@ -7,5 +7,7 @@
 
 pub mod array;
 mod clock;
+pub mod kit;
 
 pub use clock::{TestClock, WallClock};
+pub use kit::conformance;

@@ -3,9 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use gmm_core::driver::{
-    Access, Capabilities, Clear, DriverError, Enter, Examine, Mmu, Partial,
-};
+use gmm_core::driver::{Access, Capabilities, Clear, DriverError, Enter, Examine, Mmu, Partial};
 use gmm_core::sync::RwLock;
 use gmm_core::{PageNr, PageRange, VirtAddr};
 
@@ -214,6 +212,10 @@ impl Mmu for ArrayContext {
             table.poisoned.insert(page);
             true
         })
+    }
+
+    fn unpoison(&self, page: PageNr) {
+        self.table(|t| t.poisoned.remove(&page));
     }
 
     fn is_unused_since_entered(&self, page: PageNr) -> bool {

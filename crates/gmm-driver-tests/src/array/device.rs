@@ -88,7 +88,13 @@ impl ArrayDevice {
         state.slot(frame).filter(|s| self.memories.contains(&s.memory))
     }
 
-    fn hand_over(&self, state: &mut State, memory: usize, wanted: u32, out: &mut Batch<Extent, 16>) {
+    fn hand_over(
+        &self,
+        state: &mut State,
+        memory: usize,
+        wanted: u32,
+        out: &mut Batch<Extent, 16>,
+    ) {
         let defect = self.options.defect;
         let wanted = wanted.min(self.options.import_limit);
         let wanted = if defect == Some(Defect::ImportTooMany) { wanted + 1 } else { wanted };

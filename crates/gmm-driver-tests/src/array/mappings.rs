@@ -44,9 +44,10 @@ pub(super) struct Table {
 impl State {
     /// Whether any context maps the frame (writable, if `writable`).
     pub(super) fn is_mapped(&self, slot: Slot, writable: bool) -> bool {
-        self.tables.iter().flat_map(|t| t.entries.values()).any(|m| {
-            m.slot == slot && (!writable || m.protection == Protection::ReadWrite)
-        })
+        self.tables
+            .iter()
+            .flat_map(|t| t.entries.values())
+            .any(|m| m.slot == slot && (!writable || m.protection == Protection::ReadWrite))
     }
 
     /// Makes one mapping, or says which rule forbids it.
@@ -63,6 +64,11 @@ impl State {
             && !t.capabilities.contains(Capabilities::READ_ONLY_MAPPINGS)
         {
             return Err(self.refuse("read-only only if declared", format!("{enter:?}")));
+        }
+        if t.poisoned.contains(&page) {
+            return Err(
+                self.refuse("poison is undone before a page is entered", format!("{enter:?}"))
+            );
         }
         let Some(mut slot) = self.slot(enter.frame) else {
             return Err(self.refuse("frames entered exist", format!("{enter:?}")));
@@ -85,7 +91,6 @@ impl State {
             slot.nr = (slot.nr + 1) % self.memories[slot.memory].frames.len();
         }
         let t = &mut self.tables[table];
-        t.poisoned.remove(&page);
         t.stale.remove(&page);
         let protection = match old {
             Some(m) if t.defect == Some(Defect::ReenterIgnored) => m.protection,
@@ -152,11 +157,7 @@ impl State {
         if t.defect == Some(Defect::ClearIgnored) {
             return Ok(());
         }
-        let poisoned = self.tables[table].poisoned.remove(&clear.page);
         let Some(&mapping) = self.tables[table].entries.get(&clear.page) else {
-            if poisoned {
-                return Ok(());
-            }
             return Err(self.refuse("pages cleared are mapped", format!("{clear:?}")));
         };
         let wrong = self.tables[table].defect == Some(Defect::WrongFrame);
@@ -204,15 +205,16 @@ impl State {
         if t.defect == Some(Defect::ReleaseKeepsMappings) {
             return;
         }
-        let pages: Vec<PageNr> =
-            t.entries.keys().copied().filter(|&p| range.contains(p)).collect();
+        let pages: Vec<PageNr> = t.entries.keys().copied().filter(|&p| range.contains(p)).collect();
         for page in pages {
             if let Some(mapping) = self.tables[table].entries.remove(&page)
                 && !self.is_mapped(mapping.slot, false)
             {
                 let frame = self.frame_mut(mapping.slot);
-                frame.moved_away = false;
-                frame.spoil();
+                // What moved into the window goes with it.
+                if core::mem::take(&mut frame.moved_away) {
+                    frame.spoil();
+                }
             }
         }
     }
@@ -220,10 +222,8 @@ impl State {
 
 /// What is left of `range` without `hole`.
 fn subtract(range: PageRange, hole: PageRange) -> impl Iterator<Item = PageRange> {
-    let piece = |start: PageNr, end: PageNr| PageRange {
-        start,
-        nr_pages: end.0.saturating_sub(start.0),
-    };
+    let piece =
+        |start: PageNr, end: PageNr| PageRange { start, nr_pages: end.0.saturating_sub(start.0) };
     let left = piece(range.start, range.end().min(hole.start));
     let right = piece(range.start.max(hole.end()), range.end());
     [left, right].into_iter().filter(|r| !r.is_empty())

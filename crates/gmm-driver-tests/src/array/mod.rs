@@ -28,6 +28,7 @@ mod inject;
 mod machine;
 mod mappings;
 mod options;
+mod subject;
 mod transfer;
 
 pub use access::{AccessError, FaultServer};
@@ -37,3 +38,4 @@ pub use frame::FRAME_WORDS;
 pub use inject::{Call, Failure, Trigger};
 pub use machine::{Machine, Violation};
 pub use options::{Completion, Defect, DeviceOptions};
+pub use subject::ArraySubject;

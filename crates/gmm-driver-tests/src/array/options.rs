@@ -92,10 +92,7 @@ pub struct DeviceOptions {
 impl DeviceOptions {
     /// Host memory with frames that move into the CPU's page table.
     pub fn host(frames: u32) -> Self {
-        Self {
-            host: true,
-            ..Self::xpu("host", frames).with(Capabilities::MOVABLE_FRAMES)
-        }
+        Self { host: true, ..Self::xpu("host", frames).with(Capabilities::MOVABLE_FRAMES) }
     }
 
     /// An XPU with one node that can fault, map read-only, and not copy to its peers.

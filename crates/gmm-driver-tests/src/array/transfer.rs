@@ -147,7 +147,8 @@ impl State {
         for t in &pending.ops {
             for word in start..until {
                 let value = t.from.map_or(0, |from| self.slot_word(from, word));
-                let tail = word == FRAME_WORDS - 1 && by.options.defect == Some(Defect::CopyMissesTail);
+                let tail =
+                    word == FRAME_WORDS - 1 && by.options.defect == Some(Defect::CopyMissesTail);
                 let head = word == 0 && by.options.defect == Some(Defect::ZeroMissesHead);
                 if (tail && t.from.is_some()) || (head && t.from.is_none()) {
                     continue;
@@ -191,8 +192,9 @@ impl State {
         let from = from.map(|place| self.look_up_place(by, place)).transpose()?;
         let to = self.look_up_place(by, to)?;
         match from {
-            Some(from) if by.options.defect == Some(Defect::CopyBackwards)
-                && self.memories[to.memory].host =>
+            Some(from)
+                if by.options.defect == Some(Defect::CopyBackwards)
+                    && self.memories[to.memory].host =>
             {
                 Ok(Transfer { from: Some(to), to: from })
             }

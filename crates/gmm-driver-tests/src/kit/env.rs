@@ -1,7 +1,7 @@
 //! What the rules are written with: frames, patterns, copies and mappings of a device under test.
 
 use core::time::Duration;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use gmm_core::driver::{
     Capabilities, Clear, Device, Enter, Examine, Extent, Mmu, Op, Place, Protection,
@@ -55,6 +55,7 @@ pub(super) struct Env {
     pub(super) bench: Box<dyn Bench>,
     pub(super) device: Arc<dyn Device>,
     pub(super) first: NodeId,
+    numbered: Once,
     pub(super) offsets: Vec<u64>,
     pub(super) host: Box<dyn HostMemory>,
 }
@@ -68,9 +69,20 @@ impl Env {
         let device = bench.device();
         let is_host = device.capabilities().contains(Capabilities::MOVABLE_FRAMES);
         let first = if is_host { NodeId::HOST } else { NodeId(1) };
-        device.set_first_node(first);
         let host = bench.host_memory(HOST_FRAMES);
-        Self { first, offsets: bench.offsets(), host, device, bench }
+        Self { first, numbered: Once::new(), offsets: bench.offsets(), host, device, bench }
+    }
+
+    /// Tells the device its numbers, once. Not before they are needed: a rule about a space
+    /// leaves it to the space.
+    fn number(&self) {
+        self.numbered.call_once(|| self.device.set_first_node(self.first));
+    }
+
+    /// A context, with nothing reserved.
+    pub(super) fn bare_context(&self) -> Box<dyn TestContext> {
+        self.number();
+        self.bench.context(0)
     }
 
     pub(super) fn has(&self, capability: Capabilities) -> bool {
@@ -86,6 +98,7 @@ impl Env {
 
     /// One import from the first node.
     pub(super) fn import_once(&self, nr_frames: u32) -> Result<Vec<Frame>, Stop> {
+        self.number();
         let mut out: Batch<Extent, 16> = Batch::new();
         self.device.import(self.first, nr_frames, &mut out).map_err(broken("import"))?;
         let numbers = out.iter().flat_map(|e| e.start.0..e.start.0.saturating_add(e.nr_frames));
@@ -183,7 +196,7 @@ impl Env {
                     start = base.page();
                 }
             }
-            if start.add(nr_pages) > window.end() {
+            if start.plus(nr_pages) > window.end() {
                 break;
             }
         }
@@ -192,7 +205,7 @@ impl Env {
 
     /// A context with `nr_pages` reserved.
     pub(super) fn context(&self, nr_pages: u64) -> Result<(Box<dyn TestContext>, PageRange), Stop> {
-        let context = self.bench.context(0);
+        let context = self.bare_context();
         let range = self.reserve(&*context.mmu(), nr_pages)?;
         Ok((context, range))
     }

@@ -24,5 +24,5 @@ mod subject;
 
 pub use host_memory::PlainHostMemory;
 pub use report::{Outcome, Report, RuleReport};
-pub use run::{conformance, run};
+pub use run::{conformance, run, run_matching};
 pub use subject::{Bench, HostMemory, Refused, Serve, Subject, TestContext};

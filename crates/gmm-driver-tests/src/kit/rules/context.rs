@@ -76,7 +76,8 @@ fn dead_clear_succeeds(env: &Env) -> Check {
     let page = range.start;
     thread::scope(|s| {
         // A core that stores without pause until it dies.
-        let core = s.spawn(|| (1..).take_while(|&v| context.store(page.start(), v).is_ok()).count());
+        let core =
+            s.spawn(|| (1..).take_while(|&v| context.store(page.start(), v).is_ok()).count());
         // Ends early where the context can't be killed: the clear below stops the core.
         let killed = context.kill();
         clear(&*context.mmu(), page, frames[0])?;
@@ -120,10 +121,13 @@ fn dead_enter_fails(env: &Env) -> Check {
         thread::yield_now();
     }
     clear(&*context.mmu(), range.start, frames[0])?;
-    let result = context.mmu().pmap_enter(&[Enter { page: range.start, frame: frames[0], protection }]);
+    let result =
+        context.mmu().pmap_enter(&[Enter { page: range.start, frame: frames[0], protection }]);
     match result {
         Err(partial) if partial.error == DriverError::Dead && partial.done == 0 => Ok(()),
         Err(partial) => Err(broken("pmap_enter on a dead context, which is to say so,")(partial)),
-        Ok(()) => Err(crate::kit::env::Stop::Broken("pmap_enter on a dead context succeeded".into())),
+        Ok(()) => {
+            Err(crate::kit::env::Stop::Broken("pmap_enter on a dead context succeeded".into()))
+        }
     }
 }

@@ -139,6 +139,8 @@ fn batches_by_many_threads(env: &Env) -> Check {
     };
     thread::scope(|s| {
         let threads: Vec<_> = (0..THREADS).map(|i| s.spawn(move || round_trips(i))).collect();
-        threads.into_iter().try_for_each(|t| t.join().unwrap_or_else(|p| std::panic::resume_unwind(p)))
+        threads
+            .into_iter()
+            .try_for_each(|t| t.join().unwrap_or_else(|p| std::panic::resume_unwind(p)))
     })
 }

@@ -32,11 +32,11 @@ fn one_store(env: &Env) -> Check {
     context.store(range.start.start(), 2).map_err(broken("a store"))?;
     clear(&*context.mmu(), range.start, frames[0])?;
     let before = env.words(frames[0])?;
-    must!(before[0] == 2, "the store before pmap_clear is lost: {:#x}", before[0]);
     let wrote = context.store(range.start.start(), 3);
     must!(wrote.is_err(), "`pmap_clear` returned, then a core wrote through the old mapping");
     let after = env.words(frames[0])?;
     must!(before == after, "`pmap_clear` returned, then a store of before it landed");
+    must!(after[0] == 2, "the store before pmap_clear is lost: {:#x}", after[0]);
     context.mmu().va_release(range);
     let extent = gmm_core::driver::Extent { start: frames[0].nr, nr_frames: 1 };
     env.device.release(env.first, &[extent]);
@@ -86,7 +86,8 @@ fn hammered(env: &Env) -> Check {
                 core.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
             }
             let after = env.words(frames[0])?;
-            let moved = env.offsets.iter().zip(before.iter().zip(&after)).find(|(_, (b, a))| b != a);
+            let moved =
+                env.offsets.iter().zip(before.iter().zip(&after)).find(|(_, (b, a))| b != a);
             match moved {
                 Some((offset, (b, a))) => Err(crate::kit::env::Stop::Broken(format!(
                     "`pmap_clear` returned, then the word at offset {offset} changed from {b} to \

@@ -139,7 +139,10 @@ fn batch_of_16(env: &Env) -> Check {
     }
     mmu.pmap_clear(&mut clears(range, &frames)).map_err(broken("pmap_clear of 16"))?;
     for (i, page) in range.pages().enumerate() {
-        must!(context.load(page.start()).is_err(), "page {i} of 16 is still mapped after pmap_clear");
+        must!(
+            context.load(page.start()).is_err(),
+            "page {i} of 16 is still mapped after pmap_clear"
+        );
     }
     Ok(())
 }
@@ -160,7 +163,7 @@ fn partial_is_true(env: &Env) -> Check {
         expect_first(&*context, range, "pmap_enter", entered)?;
         if !frames[entered..].is_empty() {
             let rest = PageRange {
-                start: range.start.add(entered as u64),
+                start: range.start.plus(entered as u64),
                 nr_pages: (frames.len() - entered) as u64,
             };
             let result = mmu.pmap_enter(&enters(rest, &frames[entered..]));
@@ -177,7 +180,7 @@ fn partial_is_true(env: &Env) -> Check {
             );
         }
         let rest = PageRange {
-            start: range.start.add(cleared as u64),
+            start: range.start.plus(cleared as u64),
             nr_pages: (frames.len() - cleared) as u64,
         };
         let result = mmu.pmap_clear(&mut clears(rest, &frames[cleared..]));

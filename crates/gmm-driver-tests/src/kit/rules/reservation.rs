@@ -30,14 +30,14 @@ pub(super) const RULES: &[Rule] = &[
 ];
 
 fn reserve_release_reserve(env: &Env) -> Check {
-    let context = env.bench.context(0);
+    let context = env.bare_context();
     let mmu = context.mmu();
     let range = env.reserve(&*mmu, 4)?;
     for round in 1..=3 {
         let half = |start: PageNr| PageRange { start, nr_pages: 2 };
         if round == 2 {
             mmu.va_release(half(range.start));
-            mmu.va_release(half(range.start.add(2)));
+            mmu.va_release(half(range.start.plus(2)));
         } else {
             mmu.va_release(range);
         }
@@ -56,7 +56,11 @@ fn release_unmaps(env: &Env) -> Check {
     env.expect_page("a page that was entered", &*context, range.start, 1)?;
     mmu.va_release(range);
     let seen = context.load(range.start.start());
-    must!(seen.is_err(), "a core read {:#x} through a mapping in a range released", seen.unwrap_or(0));
+    must!(
+        seen.is_err(),
+        "a core read {:#x} through a mapping in a range released",
+        seen.unwrap_or(0)
+    );
     Ok(())
 }
 
@@ -66,12 +70,12 @@ fn release_in_part(env: &Env) -> Check {
     let mmu = context.mmu();
     for (i, &frame) in frames.iter().enumerate() {
         env.fill(frame, 1 + i as u64)?;
-        enter(&*mmu, range.start.add(i as u64), frame, Protection::ReadWrite)?;
+        enter(&*mmu, range.start.plus(i as u64), frame, Protection::ReadWrite)?;
     }
-    mmu.va_release(PageRange { start: range.start.add(1), nr_pages: 1 });
+    mmu.va_release(PageRange { start: range.start.plus(1), nr_pages: 1 });
     env.expect_page("the page before the part released", &*context, range.start, 1)?;
-    env.expect_page("the page after the part released", &*context, range.start.add(2), 3)?;
-    let middle = context.load(range.start.add(1).start());
+    env.expect_page("the page after the part released", &*context, range.start.plus(2), 3)?;
+    let middle = context.load(range.start.plus(1).start());
     must!(middle.is_err(), "a core still reads the page in the part released");
     Ok(())
 }
