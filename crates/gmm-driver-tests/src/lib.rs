@@ -8,6 +8,8 @@
 pub mod array;
 mod clock;
 pub mod kit;
+mod world;
 
 pub use clock::{TestClock, WallClock};
 pub use kit::conformance;
+pub use world::{TestProcessor, World, WorldBuilder, word};

@@ -39,7 +39,7 @@ fn every_host() {
     for completion in [Completion::Inline, Completion::AtWait, Completion::Halves] {
         let host = DeviceOptions::host(24).completing(completion);
         passes(host.clone());
-        passes(host.without(Capabilities::READ_ONLY_MAPPINGS));
+        passes(host.with(Capabilities::READ_ONLY_MAPPINGS));
     }
 }
 

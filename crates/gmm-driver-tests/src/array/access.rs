@@ -87,7 +87,7 @@ impl ArrayContext {
             let server = self.server.with(Clone::clone).filter(|_| self.can_replay());
             let server = server.ok_or(AccessError::Unserved)?;
             waits.get_or_insert_with(|| Waiting::new(self, addr));
-            if let Err(error) = server(addr, self.reported(access)) {
+            if let Err(error) = server(addr, access) {
                 let dead = self.table(|t| t.dead);
                 return Err(if dead { AccessError::Dead } else { error.into() });
             }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use gmm_core::driver::{Access, Capabilities, Clear, DriverError, Enter, Examine, Mmu, Partial};
+use gmm_core::driver::{Capabilities, Clear, DriverError, Enter, Examine, Mmu, Partial};
 use gmm_core::sync::RwLock;
 use gmm_core::{PageNr, PageRange, VirtAddr};
 
@@ -231,14 +231,5 @@ impl ArrayContext {
     /// Whether an access is one that this context can wait with.
     pub(super) fn can_replay(&self) -> bool {
         self.capabilities.contains(Capabilities::REPLAYABLE_FAULTS)
-    }
-
-    /// What the core is told of an access: without read-only mappings every fault is a write.
-    pub(super) fn reported(&self, access: Access) -> Access {
-        if self.capabilities.contains(Capabilities::READ_ONLY_MAPPINGS) {
-            access
-        } else {
-            Access::Write
-        }
     }
 }

@@ -60,11 +60,11 @@ impl State {
         if !t.reserved.iter().any(|r| r.contains(page)) {
             return Err(self.refuse("pages entered are reserved", format!("{enter:?}")));
         }
-        if enter.protection == Protection::ReadOnly
-            && !t.capabilities.contains(Capabilities::READ_ONLY_MAPPINGS)
-        {
-            return Err(self.refuse("read-only only if declared", format!("{enter:?}")));
-        }
+        // A page table without read-only mappings lets writes through whatever it is told.
+        let protection = match t.capabilities.contains(Capabilities::READ_ONLY_MAPPINGS) {
+            true => enter.protection,
+            false => Protection::ReadWrite,
+        };
         if t.poisoned.contains(&page) {
             return Err(
                 self.refuse("poison is undone before a page is entered", format!("{enter:?}"))
@@ -81,8 +81,8 @@ impl State {
         if old.is_some_and(|m| m.slot != slot) {
             return Err(self.refuse("a page is cleared before another frame", format!("{enter:?}")));
         }
-        self.check_frame_for(page, slot, enter.protection)?;
-        self.check_coherence(page, slot, enter.protection)?;
+        self.check_frame_for(page, slot, protection)?;
+        self.check_coherence(page, slot, protection)?;
         let moved = self.memories[slot.memory].movable;
         let frame = self.frame_mut(slot);
         frame.contents = Contents::Of(page);
@@ -94,7 +94,7 @@ impl State {
         t.stale.remove(&page);
         let protection = match old {
             Some(m) if t.defect == Some(Defect::ReenterIgnored) => m.protection,
-            _ => enter.protection,
+            _ => protection,
         };
         let discarded = old.is_some_and(|m| m.discarded);
         t.entries.insert(page, Mapping { slot, protection, used: false, discarded });

@@ -90,9 +90,14 @@ pub struct DeviceOptions {
 }
 
 impl DeviceOptions {
-    /// Host memory with frames that move into the CPU's page table.
+    /// Host memory with frames that move into the CPU's page table, which has no read-only
+    /// mappings: what `userfaultfd` gives.
     pub fn host(frames: u32) -> Self {
-        Self { host: true, ..Self::xpu("host", frames).with(Capabilities::MOVABLE_FRAMES) }
+        Self {
+            host: true,
+            capabilities: Capabilities::REPLAYABLE_FAULTS | Capabilities::MOVABLE_FRAMES,
+            ..Self::xpu("host", frames)
+        }
     }
 
     /// An XPU with one node that can fault, map read-only, and not copy to its peers.
