@@ -80,12 +80,12 @@ fn sequence(devices: &Devices, ops: &[Op]) -> Result<(), String> {
 #[test]
 fn random_operations_against_the_reference_model() {
     let config = Config {
-        cases: 500,
+        cases: 1500,
         failure_persistence: None,
         max_shrink_time: 60_000,
         ..Config::default()
     };
-    let strategy = (devices(), prop::collection::vec(op(), 150..350));
+    let strategy = (devices(), prop::collection::vec(op(), 0..500));
     let nr_ops = Cell::new(0);
     let result = TestRunner::new(config).run(&strategy, |(devices, ops)| {
         nr_ops.set(nr_ops.get() + ops.len());

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gmm_core::driver::{Access, Capabilities, Protection};
+use gmm_core::driver::{Access, Capabilities, DriverError, Protection};
 use gmm_core::{Error, Hold, PAGE_SIZE, PageNr, PageRange, Resolved, VirtAddr};
 use gmm_driver_tests::array::{AccessError, FRAME_WORDS};
 use gmm_driver_tests::{World, word};
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 /// One operation. Indices are taken modulo what there is.
 #[derive(Clone, Debug)]
-pub enum Op {
+pub(crate) enum Op {
     Load { who: usize, page: usize, word: u64 },
     Store { who: usize, page: usize, word: u64, value: u64 },
     Add { who: usize, page: usize, word: u64 },
@@ -23,13 +23,13 @@ pub enum Op {
     DiscardBehindTheCore { page: usize },
     Attach { xpu: usize },
     Detach { who: usize },
-    Kill { who: usize },
+    Kill { who: usize, detach: bool },
     Hold { who: usize, page: usize, nr_pages: u64, write: bool },
     Unhold,
     Wild { who: usize },
 }
 
-pub fn op() -> impl Strategy<Value = Op> {
+pub(crate) fn op() -> impl Strategy<Value = Op> {
     let (who, page, words) = (0..6usize, 0..16usize, 0..FRAME_WORDS as u64);
     let at = (who.clone(), page.clone(), words);
     let run = 1..4u64;
@@ -52,7 +52,7 @@ pub fn op() -> impl Strategy<Value = Op> {
         2 => page.clone().prop_map(|page| Op::DiscardBehindTheCore { page }),
         1 => (0..2usize).prop_map(|xpu| Op::Attach { xpu }),
         1 => who.clone().prop_map(|who| Op::Detach { who }),
-        1 => who.clone().prop_map(|who| Op::Kill { who }),
+        1 => (who.clone(), any::<bool>()).prop_map(|(who, detach)| Op::Kill { who, detach }),
         2 => (who.clone(), page, run, any::<bool>())
             .prop_map(|(who, page, nr_pages, write)| Op::Hold { who, page, nr_pages, write }),
         2 => Just(Op::Unhold),
@@ -74,8 +74,8 @@ enum Life {
 }
 
 /// A world and what its memory should hold.
-pub struct Model {
-    pub world: World,
+pub(crate) struct Model {
+    pub(crate) world: World,
     pages: BTreeMap<PageNr, Page>,
     life: Vec<Life>,
     holds: Vec<(Hold, Vec<PageRange>)>,
@@ -88,13 +88,13 @@ type Done = Result<(), String>;
 
 impl Model {
     /// A model of a world in which `max_pages` pages fit whatever happens.
-    pub fn new(world: World, max_pages: usize) -> Self {
+    pub(crate) fn new(world: World, max_pages: usize) -> Self {
         let life = vec![Life::Attached; world.processors.len()];
         let (pages, holds, failed) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
         Self { world, pages, life, holds, failed, max_pages }
     }
 
-    pub fn apply(&mut self, op: &Op) -> Done {
+    pub(crate) fn apply(&mut self, op: &Op) -> Done {
         match *op {
             Op::Load { who, page, word } => self.access(who, page, word, Access::Read, |w| w),
             Op::Store { who, page, word, value } => {
@@ -119,8 +119,8 @@ impl Model {
                 self.detach(who);
                 Ok(())
             }
-            Op::Kill { who } => {
-                self.kill(who);
+            Op::Kill { who, detach } => {
+                self.kill(who, detach);
                 Ok(())
             }
             Op::Hold { who, page, nr_pages, write } => self.hold(who, page, nr_pages, write),
@@ -133,8 +133,16 @@ impl Model {
     }
 
     /// Everything at rest: each word of each page, as every processor in turn sees it.
-    pub fn finish(mut self) -> Done {
+    pub(crate) fn finish(mut self) -> Done {
         self.holds.clear();
+        (0..self.life.len()).filter(|&w| self.life[w] == Life::Dead).for_each(|w| {
+            self.world.space.detach(&self.world.processors[w].processor);
+        });
+        self.life.iter_mut().for_each(|l| {
+            if *l == Life::Dead {
+                *l = Life::Detached;
+            }
+        });
         let pages: Vec<PageNr> = self.pages.keys().copied().collect();
         for (who, life) in self.life.clone().into_iter().enumerate().rev() {
             if life != Life::Attached {
@@ -166,9 +174,13 @@ impl Model {
         self.holds.iter().flat_map(|(_, ranges)| ranges).any(|r| r.contains(page))
     }
 
-    /// Whether a hold may be the cause of this error.
+    /// Whether a hold, or a context that is dead and not detached yet, may be the cause.
     fn excused(&self, error: Error) -> bool {
-        !self.holds.is_empty() && matches!(error, Error::PageHeld { .. } | Error::OutOfMemory(_))
+        match error {
+            Error::PageHeld { .. } | Error::OutOfMemory(_) => !self.holds.is_empty(),
+            Error::Mmu { cause: DriverError::Dead, .. } => self.life.contains(&Life::Dead),
+            _ => false,
+        }
     }
 
     fn access(
@@ -227,6 +239,8 @@ impl Model {
             }
             Err(AccessError::Dead) if life == Life::Dead => Ok(()),
             Err(AccessError::Fault(Error::NotAttached { .. })) if life == Life::Detached => Ok(()),
+            // An earlier fault of the detached context has poisoned the page for it.
+            Err(AccessError::Poisoned) if life == Life::Detached => Ok(()),
             Err(AccessError::Unserved) if !self.can_replay(who) => Ok(()),
             Err(AccessError::Fault(error)) if self.excused(error) => {
                 self.failed.insert(page);
@@ -257,7 +271,11 @@ impl Model {
             return Ok(());
         }
         let range = self.world.space.mmap(nr_pages * PAGE_SIZE - 5, protection, "model");
-        let range = range.map_err(|e| format!("mmap: {e}"))?;
+        let range = match range {
+            // The dead can't be asked.
+            Err(Error::Refused { .. }) if self.life.contains(&Life::Dead) => return Ok(()),
+            range => range.map_err(|e| format!("mmap: {e}"))?,
+        };
         if range.nr_pages != nr_pages {
             return Err(format!("mmap of {nr_pages} pages gave {range}"));
         }
@@ -277,7 +295,7 @@ impl Model {
         let result = self.world.space.munmap(range.start.start(), range.len_bytes() - 100);
         match (result, held) {
             (Ok(()), None) => {
-                range.pages().for_each(|p| drop(self.pages.remove(&p)));
+                self.pages.retain(|&p, _| !range.contains(p));
                 let again = self.world.space.munmap(range.start.start(), range.len_bytes());
                 match again {
                     Err(Error::NotMapped { .. }) => Ok(()),
@@ -292,7 +310,10 @@ impl Model {
     fn protect(&mut self, page: usize, nr_pages: u64, protection: Protection) -> Done {
         let Some(range) = self.run(page, nr_pages) else { return Ok(()) };
         let result = self.world.space.protect(range.start.start(), range.len_bytes(), protection);
-        result.map_err(|e| format!("protect of {range}: {e}"))?;
+        match result {
+            Err(error) if self.excused(error) => return Ok(()),
+            result => result.map_err(|e| format!("protect of {range}: {e}"))?,
+        }
         for page in range.pages() {
             self.pages.entry(page).and_modify(|p| p.protection = protection);
         }
@@ -305,8 +326,6 @@ impl Model {
         match self.world.space.prefetch(range.start.start(), range.len_bytes(), node) {
             Ok(()) => Ok(()),
             Err(error) if self.excused(error) => Ok(()),
-            // The dead take no mapping.
-            Err(Error::Mmu { .. }) if self.life.contains(&Life::Dead) => Ok(()),
             Err(error) => Err(format!("prefetch of {range} to {node:?}: {error}")),
         }
     }
@@ -354,26 +373,23 @@ impl Model {
 
     fn detach(&mut self, who: usize) {
         let who = who % self.life.len();
-        if who > 0 && !self.holds_by(who) {
+        if who > 0 {
             let dead = self.life[who] == Life::Dead;
             self.world.space.detach(&self.world.processors[who].processor);
             self.life[who] = if dead { Life::Dead } else { Life::Detached };
         }
     }
 
-    fn kill(&mut self, who: usize) {
+    /// `detach`: what a driver's watcher then does, sooner or later.
+    fn kill(&mut self, who: usize, detach: bool) {
         let who = who % self.life.len();
         if who > 0 && self.life[who] == Life::Attached {
             self.world.processors[who].context.kill();
             self.life[who] = Life::Dead;
-            // What the driver's watcher would do.
-            self.detach(who);
+            if detach {
+                self.detach(who);
+            }
         }
-    }
-
-    /// A launch ends before its context does.
-    fn holds_by(&self, _: usize) -> bool {
-        !self.holds.is_empty()
     }
 
     fn hold(&mut self, who: usize, page: usize, nr_pages: u64, write: bool) -> Done {
@@ -385,7 +401,7 @@ impl Model {
         let access = if write { Access::Write } else { Access::Read };
         let processor = self.world.processors[who].processor.clone();
         match self.world.space.hold(&processor, &[range], access) {
-            Ok(_) if self.life[who] != Life::Attached => Err(format!("{who} is gone and holds")),
+            Ok(_) if self.life[who] == Life::Detached => Err(format!("{who} is gone and holds")),
             Ok(hold) => {
                 self.holds.push((hold, vec![range]));
                 for page in range.pages() {
