@@ -66,6 +66,11 @@ impl ArrayContext {
         self.machine.with(|s| s.kill(self.table));
     }
 
+    /// Whether it was killed.
+    pub fn is_dead(&self) -> bool {
+        self.table(|t| t.dead)
+    }
+
     /// What an application's `madvise(MADV_DONTNEED)` does: the page, if it is mapped, reads as
     /// zero from now on, and nobody tells the core.
     pub fn discard_behind_the_core(&self, page: PageNr) {
@@ -96,7 +101,10 @@ impl ArrayContext {
             Some(Failure::Error(error)) => Err(error),
             Some(Failure::Hang) => Err(DriverError::Timeout),
             Some(Failure::Death) => {
-                state.kill(self.table);
+                // The CPU of a process does not die on its own.
+                if !self.capabilities.contains(Capabilities::MOVABLE_FRAMES) {
+                    state.kill(self.table);
+                }
                 Ok(())
             }
             None => Ok(()),

@@ -1,0 +1,295 @@
+//! Every driver call of a scripted run is made to fail, at every position: the step that it
+//! belongs to fails cleanly or succeeds, no byte is lost, the invariants hold, no frame leaks,
+//! and the step done again succeeds. Also calls that hang (on the virtual clock), calls that fail
+//! several times in a row, and contexts that die in the middle of a call.
+#![cfg(not(shuttle))]
+
+use std::collections::BTreeMap;
+
+use gmm_core::driver::{Access, Capabilities, DriverError, Protection};
+use gmm_core::{NodeId, PAGE_SIZE, PageNr, PageRange};
+use gmm_driver_tests::array::{
+    AccessError, Call, Completion, DeviceOptions, FRAME_WORDS, Failure, Trigger,
+};
+use gmm_driver_tests::{World, word};
+
+const CPU: usize = 0;
+/// Two contexts of the first XPU, one of the second.
+const A1: usize = 1;
+const A2: usize = 2;
+const B: usize = 3;
+
+type Step = fn(&mut Run) -> Result<(), String>;
+
+/// A world, and what its pages hold.
+struct Run {
+    world: World,
+    /// The regions, in the order in which they were made.
+    regions: Vec<PageRange>,
+    pages: BTreeMap<PageNr, [u64; FRAME_WORDS]>,
+}
+
+/// Moves pages in every direction, evicts, shares, protects, holds, discards, unmaps.
+const SCRIPT: &[(&str, Step)] = &[
+    ("mmap", |r| r.mmap(6)),
+    ("cpu writes 0", |r| r.write(CPU, 0, 1)),
+    ("cpu writes 1", |r| r.write(CPU, 1, 2)),
+    ("cpu writes 2", |r| r.write(CPU, 2, 3)),
+    ("a1 reads 0", |r| r.read(A1, 0)),
+    ("a2 reads 0", |r| r.read(A2, 0)),
+    ("b reads 0", |r| r.read(B, 0)),
+    ("b reads 1", |r| r.read(B, 1)),
+    ("a1 writes 0", |r| r.write(A1, 0, 4)),
+    ("a1 writes 3", |r| r.write(A1, 3, 5)),
+    ("a1 writes 4", |r| r.write(A1, 4, 6)),
+    ("a1 writes 5, evicts", |r| r.write(A1, 5, 7)),
+    ("a2 writes 1, evicts", |r| r.write(A2, 1, 8)),
+    ("b writes 5, from a", |r| r.write(B, 5, 9)),
+    ("b reads 4, from a", |r| r.read(B, 4)),
+    ("a1 writes 4, shared", |r| r.write(A1, 4, 10)),
+    ("cpu reads 4", |r| r.read(CPU, 4)),
+    ("cpu reads 5", |r| r.read(CPU, 5)),
+    ("cpu drops 5 itself", |r| r.drop_behind_the_core(5)),
+    ("cpu reads 5 again", |r| r.read(CPU, 5)),
+    ("cpu writes 5", |r| r.write(CPU, 5, 11)),
+    ("prefetch to a", |r| r.prefetch(0, 3, 1)),
+    ("prefetch to b", |r| r.prefetch(2, 3, 2)),
+    ("protect", |r| r.protect(0, 4, Protection::ReadOnly)),
+    ("a2 reads 2", |r| r.read(A2, 2)),
+    ("unprotect", |r| r.protect(0, 4, Protection::ReadWrite)),
+    ("a2 writes 2", |r| r.write(A2, 2, 12)),
+    ("hold by a1", |r| r.hold(A1, 0, 2)),
+    ("hold by the cpu", |r| r.hold(CPU, 2, 2)),
+    ("discard", |r| r.discard(2)),
+    ("b reads 2", |r| r.read(B, 2)),
+    ("mmap more", |r| r.mmap(2)),
+    ("a1 writes 6", |r| r.write(A1, 6, 13)),
+    ("munmap in part", |r| r.munmap(1, 2)),
+    ("b writes 3", |r| r.write(B, 3, 14)),
+    ("prefetch to the host", |r| r.prefetch(1, 2, 0)),
+];
+
+impl Run {
+    fn new(completion: Completion, read_only: bool) -> Self {
+        let pick = |options: DeviceOptions| match read_only {
+            true => options,
+            false => options.without(Capabilities::READ_ONLY_MAPPINGS),
+        };
+        let host = |h: DeviceOptions| DeviceOptions { import_limit: 3, ..h.completing(completion) };
+        let world = World::builder(13)
+            .host(host)
+            .xpu(pick(DeviceOptions::xpu("a", 3).completing(completion)), 2)
+            .xpu(pick(DeviceOptions::xpu("b", 4).completing(completion)), 1)
+            .build();
+        Self { world, regions: Vec::new(), pages: BTreeMap::new() }
+    }
+
+    /// The `index`-th page that is mapped.
+    fn page(&self, index: usize) -> PageNr {
+        *self.pages.keys().nth(index).expect("the script names pages that exist")
+    }
+
+    fn mmap(&mut self, nr_pages: u64) -> Result<(), String> {
+        let made = self.world.space.mmap(nr_pages * PAGE_SIZE, Protection::ReadWrite, "script");
+        let range = made.map_err(|e| e.to_string())?;
+        self.regions.push(range);
+        self.pages.extend(range.pages().map(|p| (p, [0; FRAME_WORDS])));
+        Ok(())
+    }
+
+    fn munmap(&mut self, first: usize, nr_pages: u64) -> Result<(), String> {
+        let range = PageRange { start: self.page(first), nr_pages };
+        let result = self.world.space.munmap(range.start.start(), range.len_bytes());
+        result.map_err(|e| e.to_string())?;
+        self.pages.retain(|&p, _| !range.contains(p));
+        Ok(())
+    }
+
+    fn write(&mut self, who: usize, page: usize, seed: u64) -> Result<(), String> {
+        let page = self.page(page);
+        for at in 0..FRAME_WORDS as u64 {
+            let value = seed << 8 | at;
+            let stored =
+                self.healed(who, page, |r| r.world.processors[who].store(word(page, at), value));
+            stored.map_err(|e| e.to_string())?;
+            self.pages.get_mut(&page).expect("mapped")[at as usize] = value;
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, who: usize, page: usize) -> Result<(), String> {
+        let page = self.page(page);
+        for at in 0..FRAME_WORDS as u64 {
+            let load = |r: &Self| r.world.processors[who].load(word(page, at));
+            let seen = self.healed(who, page, load).map_err(|e| e.to_string())?;
+            let wanted = self.pages[&page][at as usize];
+            assert_eq!(seen, wanted, "word {at} of {page:?} as processor {who} sees it");
+        }
+        Ok(())
+    }
+
+    /// An access; if the page was poisoned by a fault that failed, as after a repair.
+    fn healed<T>(
+        &self,
+        who: usize,
+        page: PageNr,
+        access: impl Fn(&Self) -> Result<T, AccessError>,
+    ) -> Result<T, AccessError> {
+        match access(self) {
+            Err(AccessError::Poisoned) => {
+                self.world.heal(who, page.start())?;
+                access(self)
+            }
+            result => result,
+        }
+    }
+
+    fn drop_behind_the_core(&mut self, page: usize) -> Result<(), String> {
+        let page = self.page(page);
+        let context = &self.world.cpu().context;
+        if context.maps(page) {
+            context.discard_behind_the_core(page);
+            self.pages.get_mut(&page).expect("mapped").fill(0);
+        }
+        Ok(())
+    }
+
+    fn prefetch(&mut self, first: usize, nr_pages: u64, node: u8) -> Result<(), String> {
+        let addr = self.page(first).start();
+        let done = self.world.space.prefetch(addr, nr_pages * PAGE_SIZE, NodeId(node));
+        done.map_err(|e| e.to_string())
+    }
+
+    fn protect(&mut self, first: usize, nr_pages: u64, to: Protection) -> Result<(), String> {
+        let addr = self.page(first).start();
+        let done = self.world.space.protect(addr, nr_pages * PAGE_SIZE, to);
+        done.map_err(|e| e.to_string())
+    }
+
+    fn hold(&mut self, who: usize, first: usize, nr_pages: u64) -> Result<(), String> {
+        let range = PageRange { start: self.page(first), nr_pages };
+        let processor = self.world.processors[who].processor.clone();
+        let held = self.world.space.hold(&processor, &[range], Access::Write);
+        held.map(drop).map_err(|e| e.to_string())
+    }
+
+    fn discard(&mut self, page: usize) -> Result<(), String> {
+        let page = self.page(page);
+        let done = self.world.space.discard(page.start(), PAGE_SIZE);
+        done.map_err(|e| e.to_string())?;
+        self.pages.get_mut(&page).expect("mapped").fill(0);
+        Ok(())
+    }
+
+    /// Every byte, as the CPU sees it.
+    fn check_bytes(&mut self) {
+        for index in 0..self.pages.len() {
+            self.read(CPU, index).expect("the CPU reads every page once nothing fails any more");
+        }
+    }
+
+    /// Forgets the contexts that died, as a driver's watcher does.
+    fn bury(&self) {
+        let dead = self.world.processors.iter().filter(|p| p.context.is_dead());
+        dead.for_each(|p| self.world.space.detach(&p.processor));
+    }
+
+    /// Everything is unmapped: no frame may be missing, but for those whose copy never ended.
+    fn check_leaks(&mut self, max_lost: u32) {
+        for page in self.pages.keys() {
+            self.world.space.munmap(page.start(), 1).expect("munmap at the end");
+        }
+        for node in self.world.space.snapshot().nodes {
+            assert_eq!(node.resident_frames, 0, "node {} holds frames of no page", node.node);
+            assert_eq!(node.in_transit_frames, 0, "node {} has lost track of frames", node.node);
+            assert!(node.lost_frames <= max_lost, "node {}: {} lost", node.node, node.lost_frames);
+        }
+    }
+}
+
+/// Runs the script with a trigger; says how many calls failed.
+fn play(mut run: Run, trigger: Option<Trigger>) -> u64 {
+    run.world.machine.inject(trigger);
+    let times = trigger.map_or(0, |t| t.times);
+    let is_death = trigger.is_some_and(|t| t.failure == Failure::Death);
+    for (name, step) in SCRIPT {
+        let mut failures = 0;
+        while let Err(what) = step(&mut run) {
+            let at = format!("{trigger:?}, step {name:?}: {what}");
+            assert!(run.world.machine.injected().0 > 0, "{at}, and nothing was made to fail");
+            run.world.assert_sound(&at);
+            if is_death {
+                run.bury();
+                if failures > 0 {
+                    // It is the step's own context that died.
+                    assert!(at.contains("dead") || at.contains("not attached"), "{at}");
+                    break;
+                }
+            } else if failures + 1 == times {
+                run.check_bytes();
+            }
+            failures += 1;
+            assert!(is_death || failures <= times, "{at}, for the {failures}th time");
+        }
+        run.world.assert_sound((name, trigger));
+    }
+    let (hits, _) = run.world.machine.injected();
+    let is_hang = trigger.is_some_and(|t| t.failure == Failure::Hang);
+    run.world.machine.inject(None);
+    run.bury();
+    run.check_bytes();
+    run.world.assert_sound(("end", trigger));
+    run.check_leaks(if is_hang { hits as u32 } else { 0 });
+    hits
+}
+
+/// Makes call after call fail, until the script has no more.
+fn every_position(failure: Failure, times: u64, completion: Completion, read_only: bool) {
+    let mut positions = 0;
+    loop {
+        let trigger = Trigger { call: None, first: positions, times, failure };
+        if play(Run::new(completion, read_only), Some(trigger)) == 0 {
+            break;
+        }
+        positions += 1;
+    }
+    assert!(positions > 100, "only {positions} driver calls in the script");
+}
+
+#[test]
+fn the_script_itself_makes_every_kind_of_call() {
+    let run = Run::new(Completion::Halves, true);
+    let machine = run.world.machine.clone();
+    play(run, None);
+    for call in Call::ALL {
+        assert!(machine.calls(call) > 0, "the script makes no call of kind {call:?}");
+    }
+}
+
+#[test]
+fn one_error_at_every_position() {
+    let os = DriverError::Os { call: "mmap", errno: 12 };
+    for error in [DriverError::Busy, DriverError::NoMemory, os] {
+        every_position(Failure::Error(error), 1, Completion::Inline, true);
+    }
+}
+
+#[test]
+fn one_error_at_every_position_without_read_only_mappings() {
+    every_position(Failure::Error(DriverError::Busy), 1, Completion::AtWait, false);
+}
+
+#[test]
+fn three_errors_in_a_row_at_every_position() {
+    every_position(Failure::Error(DriverError::NoMemory), 3, Completion::Halves, true);
+}
+
+#[test]
+fn a_hang_at_every_position() {
+    every_position(Failure::Hang, 1, Completion::Halves, true);
+}
+
+#[test]
+fn death_at_every_position() {
+    every_position(Failure::Death, 1, Completion::Inline, true);
+}
