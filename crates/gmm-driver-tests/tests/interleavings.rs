@@ -1,0 +1,287 @@
+//! The entry protocol under the shuttle scheduler, which tries many interleavings of the core's
+//! and the devices' steps. Run with
+//! `RUSTFLAGS='--cfg shuttle' cargo test -p gmm-driver-tests --test interleavings`
+//! and a target directory of its own.
+#![cfg(shuttle)]
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use gmm_core::driver::Access;
+use gmm_core::{Error, PAGE_SIZE, PageRange};
+use gmm_driver_tests::array::{AccessError, Completion, DeviceOptions};
+use gmm_driver_tests::{World, word};
+use shuttle::thread;
+
+const SCHEDULES: usize = 1_500;
+
+/// Runs `body` under many schedules, chosen at random and by priorities.
+fn explore(body: impl Fn() + Send + Sync + 'static) {
+    let body = Arc::new(body);
+    let again = body.clone();
+    shuttle::check_random(move || body(), SCHEDULES);
+    shuttle::check_pct(move || again(), SCHEDULES, 3);
+}
+
+/// An XPU `a` with two contexts and so many frames, an XPU `b` with one context and one frame.
+fn world(a_frames: u32) -> Arc<World> {
+    let halves = |name: &str, n| DeviceOptions::xpu(name, n).completing(Completion::Halves);
+    let world = World::builder(8)
+        .host(|h| h.completing(Completion::Halves))
+        .xpu(halves("a", a_frames), 2)
+        .xpu(halves("b", 2), 1)
+        .config(|c| c.frame_wait = Duration::from_secs(10))
+        .build();
+    Arc::new(world)
+}
+
+const CPU: usize = 0;
+const A1: usize = 1;
+const A2: usize = 2;
+const B: usize = 3;
+
+fn spawn<T: Send + 'static>(
+    world: &Arc<World>,
+    body: impl FnOnce(&World) -> T + Send + 'static,
+) -> thread::JoinHandle<T> {
+    let world = world.clone();
+    thread::spawn(move || body(&world))
+}
+
+fn adder(world: &Arc<World>, who: usize, range: PageRange, page: u64) -> thread::JoinHandle<()> {
+    spawn(world, move |w| {
+        for at in 0..2 {
+            let added = w.processors[who].add(word(range.start.plus(page), at), 1);
+            added.expect("every access goes on");
+        }
+    })
+}
+
+fn join<T>(threads: Vec<thread::JoinHandle<T>>) -> Vec<T> {
+    threads.into_iter().map(|t| t.join().expect("no thread fails")).collect()
+}
+
+fn expect_count(world: &World, range: PageRange, page: u64, wanted: u64) {
+    for at in 0..2 {
+        let seen = world.cpu().load(word(range.start.plus(page), at)).expect("at rest");
+        assert_eq!(seen, wanted, "word {at} of page {page}");
+    }
+    world.assert_sound("at the end");
+}
+
+#[test]
+fn two_processors_write_one_page() {
+    for (one, two) in [(A1, B), (A1, A2), (CPU, A1)] {
+        explore(move || {
+            let world = world(2);
+            let range = world.mmap(1);
+            join(vec![adder(&world, one, range, 0), adder(&world, two, range, 0)]);
+            expect_count(&world, range, 0, 2);
+        });
+    }
+}
+
+#[test]
+fn three_nodes_write_one_page() {
+    explore(|| {
+        let world = world(2);
+        let range = world.mmap(1);
+        let all = [CPU, A1, B].map(|who| adder(&world, who, range, 0));
+        join(all.into());
+        expect_count(&world, range, 0, 3);
+    });
+}
+
+/// A reader sees the second of two words only after the first, whoever writes them where.
+#[test]
+fn a_reader_never_sees_stale_data() {
+    for (writer, reader) in [(A1, B), (B, A1), (CPU, A1), (A1, CPU), (A1, A2)] {
+        explore(move || {
+            let world = world(2);
+            let range = world.mmap(1);
+            let page = range.start;
+            // Both have it to begin with.
+            world.processors[reader].load(word(page, 0)).expect("a load");
+            let write = spawn(&world, move |w| {
+                w.processors[writer].store(word(page, 0), 1).expect("a store");
+                w.processors[writer].store(word(page, 1), 1).expect("a store");
+            });
+            let read = spawn(&world, move |w| {
+                let second = w.processors[reader].load(word(page, 1)).expect("a load");
+                let first = w.processors[reader].load(word(page, 0)).expect("a load");
+                assert!(first >= second, "the second store was seen, the first was not");
+            });
+            write.join().expect("the writer");
+            read.join().expect("the reader");
+            expect_count(&world, range, 0, 1);
+        });
+    }
+}
+
+/// One frame, two pages, contexts that want both: each fault evicts the other's page.
+#[test]
+fn reclaim_against_fault() {
+    explore(|| {
+        let world = world(1);
+        let range = world.mmap(2);
+        join(vec![adder(&world, A1, range, 0), adder(&world, A2, range, 1)]);
+        expect_count(&world, range, 0, 1);
+        expect_count(&world, range, 1, 1);
+    });
+}
+
+/// A page is evicted from one node while another node takes it away.
+#[test]
+fn reclaim_against_migration() {
+    explore(|| {
+        let world = world(1);
+        let range = world.mmap(2);
+        world.processors[A1].add(word(range.start, 0), 1).expect("an add");
+        world.processors[A1].add(word(range.start, 1), 1).expect("an add");
+        let all =
+            [adder(&world, A2, range, 1), adder(&world, B, range, 0), adder(&world, CPU, range, 0)];
+        join(all.into());
+        expect_count(&world, range, 0, 3);
+        expect_count(&world, range, 1, 1);
+    });
+}
+
+/// Evictions from two nodes at once, both out of frames, each page wanted on the other node:
+/// where openEuler's faulter and evictor took the same two locks in opposite orders.
+#[test]
+fn two_evictors_and_two_faulters() {
+    explore(|| {
+        let world = world(1);
+        let range = world.mmap(3);
+        for page in 0..2 {
+            world.processors[B].store(word(range.start.plus(page), 7), 7).expect("a store");
+        }
+        world.processors[A1].store(word(range.start.plus(2), 7), 7).expect("a store");
+        let all =
+            [adder(&world, A1, range, 0), adder(&world, B, range, 2), adder(&world, A2, range, 1)];
+        join(all.into());
+        for page in 0..3 {
+            expect_count(&world, range, page, 1);
+            let marked = world.cpu().load(word(range.start.plus(page), 7));
+            assert_eq!(marked, Ok(7), "page {page} lost its mark");
+        }
+    });
+}
+
+#[test]
+fn unmap_against_fault() {
+    for who in [CPU, A1] {
+        explore(move || {
+            let world = world(2);
+            let range = world.mmap(2);
+            world.processors[B].store(word(range.start, 0), 5).expect("a store");
+            let fault = spawn(&world, move |w| w.processors[who].add(word(range.start, 0), 1));
+            let unmap = spawn(&world, move |w| w.space.munmap(range.start.start(), PAGE_SIZE));
+            let added = fault.join().expect("the fault");
+            assert_eq!(unmap.join().expect("the unmap"), Ok(()));
+            match added {
+                Ok(5) | Err(AccessError::Fault(Error::NotMapped { .. })) => {}
+                other => panic!("a fault against munmap: {other:?}"),
+            }
+            let after = world.processors[who].load(word(range.start, 0));
+            assert!(matches!(after, Err(AccessError::Fault(Error::NotMapped { .. }))), "{after:?}");
+            assert_eq!(resident(&world), 0, "frames of a page that is gone");
+            world.assert_sound("after munmap");
+        });
+    }
+}
+
+#[test]
+fn unmap_against_eviction() {
+    explore(|| {
+        let world = world(1);
+        let range = world.mmap(2);
+        world.processors[A1].store(word(range.start, 0), 5).expect("a store");
+        let evict = adder(&world, A2, range, 1);
+        let unmap = spawn(&world, move |w| w.space.munmap(range.start.start(), PAGE_SIZE));
+        assert_eq!(unmap.join().expect("the unmap"), Ok(()));
+        evict.join().expect("the fault");
+        expect_count(&world, range, 1, 1);
+        assert_eq!(resident(&world), 1, "frames of a page that is gone");
+    });
+}
+
+#[test]
+fn detach_against_fault() {
+    explore(|| {
+        let world = world(2);
+        let range = world.mmap(1);
+        let fault = spawn(&world, move |w| w.processors[A1].add(word(range.start, 0), 1));
+        let other = adder(&world, A2, range, 0);
+        let detach = spawn(&world, |w| w.space.detach(&w.processors[A1].processor));
+        let added = fault.join().expect("the fault");
+        other.join().expect("the other context");
+        detach.join().expect("the detach");
+        let mine = match added {
+            Ok(_) => 1,
+            Err(AccessError::Fault(Error::NotAttached { .. })) => 0,
+            other => panic!("a fault against detach: {other:?}"),
+        };
+        assert!(!world.processors[A1].context.maps(range.start), "mapped after detach");
+        assert_eq!(world.cpu().load(word(range.start, 0)), Ok(1 + mine));
+        world.assert_sound("after detach");
+    });
+}
+
+#[test]
+fn discard_against_fault() {
+    for who in [CPU, A1] {
+        explore(move || {
+            let world = world(2);
+            let range = world.mmap(1);
+            world.processors[B].store(word(range.start, 0), 5).expect("a store");
+            let fault = spawn(&world, move |w| w.processors[who].add(word(range.start, 0), 1));
+            let discard = spawn(&world, move |w| w.space.discard(range.start.start(), PAGE_SIZE));
+            let old = fault.join().expect("the fault").expect("the add goes on");
+            assert_eq!(discard.join().expect("the discard"), Ok(()));
+            let seen = world.cpu().load(word(range.start, 0)).expect("at rest");
+            // Before the discard the add saw 5, and then its result was dropped; or it came after.
+            assert!(matches!((old, seen), (5, 0) | (0, 1)), "saw {old}, left {seen}");
+            world.assert_sound("after discard");
+        });
+    }
+}
+
+#[test]
+fn hold_against_eviction_and_migration() {
+    explore(|| {
+        let world = world(2);
+        let range = world.mmap(3);
+        let hold = spawn(&world, move |w| {
+            let one = PageRange { start: range.start, nr_pages: 1 };
+            let processor = w.processors[A1].processor.clone();
+            let held = w.space.hold(&processor, &[one], Access::Write).expect("two frames");
+            assert!(w.processors[A1].context.maps(range.start), "held and not mapped");
+            drop(held);
+        });
+        let all = [adder(&world, A2, range, 1), adder(&world, A2, range, 2)];
+        join(all.into());
+        hold.join().expect("the hold");
+        expect_count(&world, range, 1, 1);
+        expect_count(&world, range, 2, 1);
+    });
+}
+
+#[test]
+fn prefetch_against_fault() {
+    explore(|| {
+        let world = world(1);
+        let range = world.mmap(2);
+        let node = world.node(A1);
+        let prefetch =
+            spawn(&world, move |w| w.space.prefetch(range.start.start(), 2 * PAGE_SIZE, node));
+        join(vec![adder(&world, B, range, 0), adder(&world, A2, range, 1)]);
+        assert_eq!(prefetch.join().expect("the prefetch"), Ok(()));
+        expect_count(&world, range, 0, 1);
+        expect_count(&world, range, 1, 1);
+    });
+}
+
+fn resident(world: &World) -> u32 {
+    world.space.snapshot().nodes.iter().map(|n| n.resident_frames).sum()
+}
