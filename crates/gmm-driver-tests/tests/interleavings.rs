@@ -13,7 +13,7 @@ use gmm_driver_tests::array::{AccessError, Completion, DeviceOptions};
 use gmm_driver_tests::{World, word};
 use shuttle::thread;
 
-const SCHEDULES: usize = 1_500;
+const SCHEDULES: usize = 300;
 
 /// Runs `body` under many schedules, chosen at random and by priorities.
 fn explore(body: impl Fn() + Send + Sync + 'static) {

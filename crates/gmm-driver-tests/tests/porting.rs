@@ -1,0 +1,41 @@
+//! `PORTING.md` is true: the driver that it shows passes the kit, each piece of code in it is
+//! from that driver, and each rule that it names exists.
+#![cfg(not(shuttle))]
+
+#[path = "../examples/tiny_xpu.rs"]
+mod tiny_xpu;
+
+use gmm_driver_tests::kit::{Outcome, run};
+
+const GUIDE: &str = include_str!("../../../PORTING.md");
+const EXAMPLE: &str = include_str!("../examples/tiny_xpu.rs");
+
+#[test]
+fn the_example_passes_the_kit() {
+    let report = run(&tiny_xpu::Tiny);
+    assert!(report.broken().next().is_none(), "{report}");
+    assert!(report.nr_held() >= 25, "{report}");
+    let skipped = report.rules.iter().filter(|r| matches!(r.outcome, Outcome::Skipped(_)));
+    let skipped: Vec<_> = skipped.map(|r| r.name).collect();
+    assert_eq!(skipped, ["partial-is-true", "counting-in-a-space"]);
+}
+
+#[test]
+fn the_guide_quotes_the_example() {
+    let blocks: Vec<&str> =
+        GUIDE.split("```rust\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert!(blocks.len() >= 5, "only {} pieces of code", blocks.len());
+    for block in blocks {
+        let lines: Vec<&str> = block.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
+        let example: Vec<&str> = EXAMPLE.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
+        let quoted = example.windows(lines.len()).any(|window| window == lines);
+        assert!(quoted, "not in examples/tiny_xpu.rs:\n{block}");
+    }
+}
+
+#[test]
+fn the_guide_names_every_rule() {
+    for rule in run(&tiny_xpu::Tiny).rules {
+        assert!(GUIDE.contains(&format!("`{}`", rule.name)), "{} is missing", rule.name);
+    }
+}
