@@ -44,9 +44,9 @@ impl TinyXpu {
             // SAFETY: the core passes addresses of whole host frames that stay valid until the
             // fence of the operation completes, which is before `submit` returns. Others may
             // write the words only as a host CPU does; atomics make that defined.
-            Place::Host(HostAddr(addr)) => Ok(unsafe {
-                std::slice::from_raw_parts(addr as *const AtomicU64, WORDS)
-            }),
+            Place::Host(HostAddr(addr)) => {
+                Ok(unsafe { std::slice::from_raw_parts(addr as *const AtomicU64, WORDS) })
+            }
             Place::Peer(_) => Err(DriverError::Unsupported),
         }
     }
@@ -162,7 +162,11 @@ impl Mmu for TinyContext {
     }
 
     fn pmap_clear(&self, mappings: &mut [Clear]) -> Result<(), Partial> {
-        self.change(|table| mappings.iter().for_each(|c| drop(table.pages.remove(&c.page))));
+        self.change(|table| {
+            for clear in mappings {
+                table.pages.remove(&clear.page);
+            }
+        });
         Ok(())
     }
 }

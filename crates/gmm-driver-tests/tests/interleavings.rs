@@ -11,16 +11,20 @@ use gmm_core::driver::Access;
 use gmm_core::{Error, PAGE_SIZE, PageRange};
 use gmm_driver_tests::array::{AccessError, Completion, DeviceOptions};
 use gmm_driver_tests::{World, word};
-use shuttle::thread;
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use shuttle::{Config, Runner, thread};
 
 const SCHEDULES: usize = 300;
 
 /// Runs `body` under many schedules, chosen at random and by priorities.
 fn explore(body: impl Fn() + Send + Sync + 'static) {
+    let mut config = Config::new();
+    // A space is made on the stack, and is more than shuttle's default has room for.
+    config.stack_size = 1 << 20;
     let body = Arc::new(body);
     let again = body.clone();
-    shuttle::check_random(move || body(), SCHEDULES);
-    shuttle::check_pct(move || again(), SCHEDULES, 3);
+    Runner::new(RandomScheduler::new(SCHEDULES), config.clone()).run(move || body());
+    Runner::new(PctScheduler::new(3, SCHEDULES), config).run(move || again());
 }
 
 /// An XPU `a` with two contexts and so many frames, an XPU `b` with one context and one frame.

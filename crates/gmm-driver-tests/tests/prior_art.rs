@@ -385,9 +385,8 @@ fn no_driver_call_is_made_under_a_frame_list() {
 /// ended when the call returns, whatever happens to the region meanwhile.
 #[test]
 fn prefetch_does_not_outlive_its_region_or_space() {
-    let world = Arc::new(
-        World::builder(12).xpu(DeviceOptions::xpu("b", 4), 1).wall_clock().build(),
-    );
+    let world =
+        Arc::new(World::builder(12).xpu(DeviceOptions::xpu("b", 4), 1).wall_clock().build());
     let range = world.mmap(3);
     range.pages().for_each(|p| world.cpu().store(word(p, 0), 1).expect("a store"));
     let started = during(&world, Call::Submit, move |w| {
