@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gmm_core::driver::{Access, Capabilities, DriverError, Protection};
+use gmm_core::driver::{Access, Capabilities, Protection};
 use gmm_core::{Error, Hold, PAGE_SIZE, PageNr, PageRange, Resolved, VirtAddr};
 use gmm_driver_tests::array::{AccessError, FRAME_WORDS};
 use gmm_driver_tests::{World, word};
@@ -174,11 +174,10 @@ impl Model {
         self.holds.iter().flat_map(|(_, ranges)| ranges).any(|r| r.contains(page))
     }
 
-    /// Whether a hold, or a context that is dead and not detached yet, may be the cause.
+    /// Whether a hold may be the cause of this error.
     fn excused(&self, error: Error) -> bool {
         match error {
             Error::PageHeld { .. } | Error::OutOfMemory(_) => !self.holds.is_empty(),
-            Error::Mmu { cause: DriverError::Dead, .. } => self.life.contains(&Life::Dead),
             _ => false,
         }
     }
@@ -239,8 +238,6 @@ impl Model {
             }
             Err(AccessError::Dead) if life == Life::Dead => Ok(()),
             Err(AccessError::Fault(Error::NotAttached { .. })) if life == Life::Detached => Ok(()),
-            // An earlier fault of the detached context has poisoned the page for it.
-            Err(AccessError::Poisoned) if life == Life::Detached => Ok(()),
             Err(AccessError::Unserved) if !self.can_replay(who) => Ok(()),
             Err(AccessError::Fault(error)) if self.excused(error) => {
                 self.failed.insert(page);
@@ -271,11 +268,7 @@ impl Model {
             return Ok(());
         }
         let range = self.world.space.mmap(nr_pages * PAGE_SIZE - 5, protection, "model");
-        let range = match range {
-            // The dead can't be asked.
-            Err(Error::Refused { .. }) if self.life.contains(&Life::Dead) => return Ok(()),
-            range => range.map_err(|e| format!("mmap: {e}"))?,
-        };
+        let range = range.map_err(|e| format!("mmap: {e}"))?;
         if range.nr_pages != nr_pages {
             return Err(format!("mmap of {nr_pages} pages gave {range}"));
         }
@@ -310,10 +303,7 @@ impl Model {
     fn protect(&mut self, page: usize, nr_pages: u64, protection: Protection) -> Done {
         let Some(range) = self.run(page, nr_pages) else { return Ok(()) };
         let result = self.world.space.protect(range.start.start(), range.len_bytes(), protection);
-        match result {
-            Err(error) if self.excused(error) => return Ok(()),
-            result => result.map_err(|e| format!("protect of {range}: {e}"))?,
-        }
+        result.map_err(|e| format!("protect of {range}: {e}"))?;
         for page in range.pages() {
             self.pages.entry(page).and_modify(|p| p.protection = protection);
         }
