@@ -41,6 +41,7 @@ pub struct WorldBuilder {
     xpus: Vec<(DeviceOptions, usize)>,
     config: Config,
     wall_clock: bool,
+    clock_step: Duration,
 }
 
 impl World {
@@ -57,7 +58,8 @@ impl World {
             ..Config::default()
         };
         let host = DeviceOptions::host(host_frames);
-        WorldBuilder { host, xpus: Vec::new(), config, wall_clock: false }
+        let clock_step = Duration::from_millis(1);
+        WorldBuilder { host, xpus: Vec::new(), config, wall_clock: false, clock_step }
     }
 
     /// The CPU.
@@ -156,6 +158,15 @@ impl WorldBuilder {
         self
     }
 
+    /// With a virtual clock that is slow enough for waits to wait: for threads under shuttle.
+    #[must_use]
+    pub fn slow_clock(mut self) -> Self {
+        self.clock_step = Duration::from_micros(100);
+        self.config.frame_wait = Duration::from_secs(1);
+        self.config.hold_wait = Duration::from_secs(1);
+        self
+    }
+
     /// With the machine's clock and waits long enough for real threads.
     #[must_use]
     pub fn wall_clock(mut self) -> Self {
@@ -170,7 +181,7 @@ impl WorldBuilder {
     /// # Panics
     /// If the space can't be made or a context can't be attached.
     pub fn build(self) -> World {
-        let clock = Arc::new(TestClock::new(Duration::from_millis(1)));
+        let clock = Arc::new(TestClock::new(self.clock_step));
         let machine = Machine::new(clock.clone());
         let host = machine.device(self.host);
         let context = host.context(0);

@@ -4,7 +4,6 @@
 //! and a target directory of its own.
 #![cfg(shuttle)]
 
-use core::time::Duration;
 use std::sync::Arc;
 
 use gmm_core::driver::Access;
@@ -34,7 +33,7 @@ fn world(a_frames: u32) -> Arc<World> {
         .host(|h| h.completing(Completion::Halves))
         .xpu(halves("a", a_frames), 2)
         .xpu(halves("b", 2), 1)
-        .config(|c| c.frame_wait = Duration::from_secs(10))
+        .slow_clock()
         .build();
     Arc::new(world)
 }
