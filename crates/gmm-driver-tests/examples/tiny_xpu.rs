@@ -41,10 +41,11 @@ impl TinyXpu {
     fn words(&self, place: Place) -> Result<&[AtomicU64], DriverError> {
         match place {
             Place::Frame(frame) => Ok(&self.frames[frame.nr.0 as usize]),
-            // SAFETY: the core passes addresses of whole host frames that stay valid until the
-            // fence of the operation completes, which is before `submit` returns. Others may
-            // write the words only as a host CPU does; atomics make that defined.
             Place::Host(HostAddr(addr)) => {
+                // SAFETY: the core passes addresses of whole, aligned host frames that stay valid
+                // until the operation's fence completes; the slice is not used after `submit`,
+                // which is before that. Others may write the words meanwhile only as a host CPU
+                // does, and atomics make that defined.
                 Ok(unsafe { std::slice::from_raw_parts(addr as *const AtomicU64, WORDS) })
             }
             Place::Peer(_) => Err(DriverError::Unsupported),

@@ -135,9 +135,8 @@ impl State {
         protection: Protection,
     ) -> Result<(), DriverError> {
         let clash = self.tables.iter().filter_map(|t| t.entries.get(&page)).find(|m| {
-            let writable = Protection::ReadWrite;
-            m.slot.memory == slot.memory && m.slot != slot
-                || m.slot != slot && (protection == writable || m.protection == writable)
+            let writable = [protection, m.protection].contains(&Protection::ReadWrite);
+            m.slot != slot && (writable || m.slot.memory == slot.memory)
         });
         let Some(m) = clash else { return Ok(()) };
         let detail = format!("page {page:?}: {protection:?} of {slot}, but {m:?}");
