@@ -2,7 +2,7 @@
 //!
 //! * [`conformance`] checks a driver in one line of its tests; [`kit`] has the rules. How to write
 //!   a driver is told in `PORTING.md`.
-//! * [`array`] is a whole machine made of arrays, on which the manager itself is tested.
+//! * [`mod@array`] is a whole machine made of arrays, on which the manager itself is tested.
 #![forbid(unsafe_code)]
 
 pub mod array;
