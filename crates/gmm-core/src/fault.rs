@@ -94,7 +94,9 @@ impl Space {
             }
             if m.copy_on(want.node.id).is_none() && spare.is_none() {
                 drop(m);
-                spare = Some(self.take_frame(want.node)?);
+                // While it waits for a frame, another may bring the page.
+                let still_wanted = || !self.is_usable(&entry.lock(), want);
+                spare = self.take_frame(want.node, still_wanted)?;
                 continue;
             }
             match self.serve(&mut m, want, spare.take()) {

@@ -304,10 +304,14 @@ impl Node {
         lists.changes != seen
     }
 
-    /// Whether a frame is on its way somewhere, or being imported: waiting may help.
-    pub(crate) fn is_in_motion(&self) -> bool {
+    /// Whether something has changed since `seen`, or a frame is on its way somewhere or being
+    /// imported: waiting may help.
+    pub(crate) fn is_in_motion(&self, seen: u64) -> bool {
         let lists = self.lists.lock();
-        lists.importing || lists.count[FramePlace::Transit as usize] > 0 || lists.free.len() > 0
+        lists.changes != seen
+            || lists.importing
+            || lists.count[FramePlace::Transit as usize] > 0
+            || lists.free.len() > 0
     }
 
     pub(crate) fn counts(&self) -> FrameCounts {

@@ -61,20 +61,21 @@ enum Round<'a> {
 impl Space {
     /// A frame of `node`, free, from the device, or by eviction. Waits for frames that other
     /// faults hold, at most [`Config::frame_wait`](crate::Config::frame_wait) while nothing
-    /// happens. The caller holds no entry lock.
+    /// happens; gives up without one when it is no longer wanted. The caller holds no entry lock.
     ///
     /// # Errors
     /// [`OutOfMemory`].
     pub(crate) fn take_frame<'a>(
         &'a self,
         node: &'a Node,
-    ) -> Result<TransitFrame<'a>, OutOfMemory> {
+        still_wanted: impl Fn() -> bool,
+    ) -> Result<Option<TransitFrame<'a>>, OutOfMemory> {
         let mut patience: Option<Patience> = None;
         loop {
             let seen = node.changes();
             let (free, import) = self.free_or_imported(node);
-            if let Some(frame) = free {
-                return Ok(frame);
+            if free.is_some() {
+                return Ok(free);
             }
             let round = match import {
                 // Nothing need be evicted from a node that is about to get more frames.
@@ -82,9 +83,9 @@ impl Space {
                 Import::Done => self.reclaim(node),
             };
             let host_full = match round {
-                Round::Got(frame) => return Ok(frame),
+                Round::Got(frame) => return Ok(Some(frame)),
                 Round::Busy => false,
-                Round::Nothing { host_full } if node.is_in_motion() => host_full,
+                Round::Nothing { host_full } if node.is_in_motion(seen) => host_full,
                 Round::Nothing { host_full } => return Err(node.out_of_memory(host_full)),
             };
             let patience = patience.get_or_insert_with(|| self.patience(PATIENCE));
@@ -92,6 +93,9 @@ impl Space {
             let soon = Deadline::after(&*self.clock, LOOK_AGAIN);
             if node.wait(seen, soon, &*self.clock) {
                 patience.quiet = self.patience(1).end;
+            }
+            if !still_wanted() {
+                return Ok(None);
             }
             let ends = [patience.quiet, patience.end];
             if ends.iter().any(|end| end.left(&*self.clock).is_none()) {
@@ -105,12 +109,27 @@ impl Space {
         Patience { quiet: after(1), end: after(factor) }
     }
 
-    /// As [`Space::take_frame`], without waiting: for callers that hold entry locks.
+    /// As [`Space::take_frame`], for callers that hold entry locks: waits for nothing but an
+    /// import that is under way, which needs none of them.
     pub(crate) fn try_take_frame<'a>(&'a self, node: &'a Node) -> Option<TransitFrame<'a>> {
-        self.free_or_imported(node).0.or_else(|| match self.reclaim(node) {
+        let mut end = None;
+        loop {
+            let seen = node.changes();
+            match self.free_or_imported(node) {
+                (Some(frame), _) => return Some(frame),
+                (None, Import::Done) => break,
+                (None, Import::Underway) => {
+                    let end = *end.get_or_insert_with(|| self.patience(1).end);
+                    if !node.wait(seen, end, &*self.clock) {
+                        break;
+                    }
+                }
+            }
+        }
+        match self.reclaim(node) {
             Round::Got(frame) => Some(frame),
             Round::Busy | Round::Nothing { .. } => None,
-        })
+        }
     }
 
     fn free_or_imported<'a>(&self, node: &'a Node) -> (Option<TransitFrame<'a>>, Import) {
