@@ -1,6 +1,6 @@
 //! A space whose host is plain memory and whose CPU is this struct: it faults by calling the
 //! manager, and reads and writes host frames by their address.
-#![expect(dead_code, reason = "each test uses a part of it")]
+#![expect(dead_code, unreachable_pub, reason = "each test uses a part of it")]
 
 use std::alloc::Layout;
 use std::collections::HashMap;

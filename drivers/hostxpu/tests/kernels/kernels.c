@@ -73,7 +73,7 @@ KERNEL(call_stop) { UNUSED; raise(SIGSTOP); }
 KERNEL(raise_fpe) { UNUSED; raise(SIGFPE); }
 KERNEL(jump) { UNUSED; ((void (*)(void))args[0])(); }
 
-static volatile char *sink;
+static char *volatile sink;
 static uint64_t descend(uint64_t n) {
     char frame[4096];
     sink = frame;
@@ -97,7 +97,3 @@ KERNEL(fork_and_write) {
     *(uint64_t *)args[1] = WIFSIGNALED(status) ? WTERMSIG(status) : 1000 + WEXITSTATUS(status);
 }
 
-// args: where the number of the window's lines in /proc/self/maps goes that inherit across fork.
-KERNEL(pid) { UNUSED; *(uint64_t *)args[0] = (uint64_t)getpid(); }
-
-int not_a_function_of_ours = 1;
