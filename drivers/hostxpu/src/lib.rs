@@ -33,6 +33,8 @@ mod divert;
 mod dma;
 mod error;
 mod faults;
+#[cfg(test)]
+mod hostile;
 mod launch;
 mod link;
 mod manager;

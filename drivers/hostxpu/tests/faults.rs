@@ -241,7 +241,7 @@ fn a_context_may_refuse_addresses_and_suggest_others() {
     let context = machine.context_with(config);
     assert_eq!(context.refused_regions().len(), 1);
     let after = machine.mmap(2);
-    assert!(after >= limit.start().0 && after % (4 * PAGE_SIZE) == 0, "{after:#x}");
+    assert!(after >= limit.start().0 && after.is_multiple_of(4 * PAGE_SIZE), "{after:#x}");
     run(&context, "poke", 1, (after,)).unwrap();
     let error = run(&context, "poke", 1, (before,)).unwrap_err();
     assert!(error.to_string().contains("refused"), "{error}");
