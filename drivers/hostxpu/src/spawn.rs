@@ -55,7 +55,9 @@ impl Process {
         .map_err(Error::os("socketpair"))?;
         let variable = OsStr::from_bytes(wire::DIVERT_VARIABLE.to_bytes());
         let mut command = Command::new(&path);
-        command.arg0(WORKER).stdin(Stdio::from(theirs));
+        // In a process group of its own, so that what a terminal sends to the application (an
+        // interrupt that it handles, a stop) does not end or stop its accelerator.
+        command.arg0(WORKER).stdin(Stdio::from(theirs)).process_group(0);
         if diverted {
             command.env(variable, "1");
         } else {
