@@ -89,11 +89,9 @@ fn an_answer_to_no_command() {
     let core = core();
     // The real worker must not answer meanwhile.
     let pid = core.shared.process.pid;
-    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
-    let stat = format!("/proc/{}/stat", pid.as_raw_pid());
-    while !std::fs::read_to_string(&stat).unwrap().contains(") T ") {
-        std::thread::yield_now();
-    }
+    use rustix::process::{Signal, WaitId, WaitIdOptions, kill_process, waitid};
+    kill_process(pid, Signal::STOP).unwrap();
+    waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED).unwrap();
     core.shared.ring.command.done.store(7, Ordering::SeqCst);
     let mmu = ContextMmu(core.shared.clone());
     let (page, frame) = (Config::default().window.start, Frame { node: NodeId(1), nr: FrameNr(0) });

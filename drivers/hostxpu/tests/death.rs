@@ -131,6 +131,17 @@ fn killed_in_mid_fault_nothing_hangs_or_is_lost() {
     }
 }
 
+/// Stops a child of this process; all its threads have stopped when this returns.
+fn stop(pid: i32) {
+    // SAFETY: a signal to a child of this test, and the wait for its effect, which leaves the
+    // child's end to the one who watches it. A zeroed siginfo is valid.
+    unsafe {
+        assert_eq!(libc::kill(pid, libc::SIGSTOP), 0);
+        let mut info: libc::siginfo_t = core::mem::zeroed();
+        assert_eq!(libc::waitid(libc::P_PID, pid as u32, &mut info, libc::WSTOPPED), 0);
+    }
+}
+
 #[test]
 fn a_stopped_worker_is_killed_when_a_clear_is_not_answered() {
     let machine = Machine::new();
@@ -139,8 +150,7 @@ fn a_stopped_worker_is_killed_when_a_clear_is_not_answered() {
     launch(&context, "add_one", (page, 1_u64)).wait().unwrap();
     let forever = launch(&context, "forever", (flag,));
     machine.await_word(flag);
-    // SAFETY: a signal to a process of this test.
-    assert_eq!(unsafe { libc::kill(context.pid(), libc::SIGSTOP) }, 0);
+    stop(context.pid());
     let start = Instant::now();
     // The page is on the XPU: reading it clears it there.
     assert_eq!(machine.read(page), 1);
