@@ -26,6 +26,8 @@
 
 mod args;
 mod config;
+#[cfg(test)]
+mod conformance;
 mod context;
 mod copy;
 mod device;
