@@ -120,9 +120,11 @@ mod tests {
         #[cfg(target_arch = "x86_64")]
         {
             if is_x86_feature_detected!("avx512f") {
+                // SAFETY: the feature is there.
                 all.push(|t, f, n| unsafe { copy_avx512(t, f, n) });
             }
             if is_x86_feature_detected!("avx2") {
+                // SAFETY: the feature is there.
                 all.push(|t, f, n| unsafe { copy_avx2(t, f, n) });
             }
         }

@@ -198,10 +198,7 @@ mod tests {
         let device = HostXpuDevice::new(config).unwrap();
         device.set_first_node(NodeId(node));
         let mut out = Batch::new();
-        while {
-            device.import(NodeId(node), 16, &mut out).unwrap();
-            out.len() < 2
-        } {}
+        (0..2).for_each(|_| device.import(NodeId(node), 16, &mut out).unwrap());
         device
     }
 

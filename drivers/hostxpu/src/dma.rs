@@ -241,9 +241,10 @@ impl Shared {
     fn perform(&self, transfer: &Transfer) {
         let not_before = transfer.from.and_then(|_| self.link.send_page(transfer.direction));
         let len = PAGE_SIZE as usize;
-        // SAFETY: what `submit` was promised.
         match transfer.from {
+            // SAFETY: what `submit` was promised.
             Some(from) => unsafe { copy::copy(transfer.to, from, len) },
+            // SAFETY: as above.
             None => unsafe { copy::zero(transfer.to, len) },
         }
         if let Some(end) = not_before {

@@ -138,6 +138,13 @@ impl Shared {
             Posted::Fault(_) if !self.device.config.read_only_mappings => Access::Write,
             Posted::Fault(access) => access,
         };
+        #[cfg(test)]
+        if manager.reports_refusals() {
+            let refused =
+                !self.device.config.replayable_faults || manager.fault(addr, access).is_err();
+            self.ring.faults[taken.core].refused.store(refused.into(), Ordering::SeqCst);
+            return self.let_go_on(taken);
+        }
         if !self.device.config.replayable_faults {
             return self.doom(Death::NotHeld { kernel, addr, access });
         }

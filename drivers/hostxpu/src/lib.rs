@@ -26,6 +26,8 @@
 
 mod args;
 mod config;
+#[cfg(test)]
+mod conformance;
 mod context;
 mod copy;
 mod device;
@@ -33,6 +35,8 @@ mod divert;
 mod dma;
 mod error;
 mod faults;
+#[cfg(test)]
+mod hostile;
 mod launch;
 mod link;
 mod manager;

@@ -15,6 +15,13 @@ pub(crate) trait Manager: Send + Sync {
     /// Makes pages resident and holds them until the value is dropped.
     fn hold(&self, ranges: &[PageRange]) -> gmm_core::Result<Box<dyn Any + Send>>;
 
+    /// Whether an access that can't be served is reported to the kernel, which is prepared for
+    /// it, instead of ending the context.
+    #[cfg(test)]
+    fn reports_refusals(&self) -> bool {
+        false
+    }
+
     /// The context has ended, or is about to be closed.
     fn detach(&self);
 }

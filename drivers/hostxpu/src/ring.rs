@@ -59,6 +59,9 @@ pub(crate) struct FaultSlot {
     pub(crate) launch: AtomicU32,
     pub(crate) address: AtomicU64,
     pub(crate) done: AtomicU32,
+    /// In tests: the fault was refused, and the kernel is told so by a signal.
+    #[cfg(test)]
+    pub(crate) refused: AtomicU32,
 }
 
 /// One page-table command.

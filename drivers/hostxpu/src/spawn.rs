@@ -55,7 +55,9 @@ impl Process {
         .map_err(Error::os("socketpair"))?;
         let variable = OsStr::from_bytes(wire::DIVERT_VARIABLE.to_bytes());
         let mut command = Command::new(&path);
-        command.arg0(WORKER).stdin(Stdio::from(theirs));
+        // In a process group of its own, so that what a terminal sends to the application (an
+        // interrupt that it handles, a stop) does not end or stop its accelerator.
+        command.arg0(WORKER).stdin(Stdio::from(theirs)).process_group(0);
         if diverted {
             command.env(variable, "1");
         } else {
@@ -87,8 +89,11 @@ impl Process {
         let host = rustix::process::pidfd_open(self.owner, PidfdFlags::empty())
             .map_err(|e| format!("pidfd_open failed: {e}"))?;
         let fds = [frames, ring, host.as_fd()];
-        wire::send(&self.socket, wire::HELLO, 0, &hello.to_bytes(), &fds)
-            .map_err(|e| format!("it could not be sent its settings: {e}"))?;
+        match wire::send(&self.socket, wire::HELLO, 0, &hello.to_bytes(), &fds) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::PIPE) => return Err(self.describe_end()),
+            Err(e) => return Err(format!("it could not be sent its settings: {e}")),
+        }
         let end = Instant::now() + SET_UP_TIMEOUT;
         if !readable(self.socket.as_fd(), end) {
             return Err(format!("no answer within {SET_UP_TIMEOUT:?}"));
@@ -97,15 +102,18 @@ impl Process {
             Ok(Some(message)) if message.kind == wire::READY => Ok(()),
             Ok(Some(message)) if message.kind == wire::FAILED => Err(message.text()),
             Ok(Some(message)) => Err(format!("it answered with a message {}", message.kind)),
-            Ok(None) | Err(_) => {
-                Err(match self.wait_end(Instant::now() + Duration::from_secs(1)) {
-                    Some(Ended::Status(status)) => {
-                        format!("it exited with status {status} ({})", wire::exit_meaning(status))
-                    }
-                    Some(Ended::Signal(signal)) => format!("it was killed by signal {signal}"),
-                    Some(Ended::Unknown) | None => "it closed the connection".to_owned(),
-                })
+            Ok(None) | Err(_) => Err(self.describe_end()),
+        }
+    }
+
+    /// How a worker ended that closed its socket before it was set up.
+    fn describe_end(&self) -> String {
+        match self.wait_end(Instant::now() + Duration::from_secs(1)) {
+            Some(Ended::Status(status)) => {
+                format!("it exited with status {status} ({})", wire::exit_meaning(status))
             }
+            Some(Ended::Signal(signal)) => format!("it was killed by signal {signal}"),
+            Some(Ended::Unknown) | None => "it closed the connection".to_owned(),
         }
     }
 

@@ -88,7 +88,7 @@ pub(crate) enum Exit {
 /// What a worker's exit status means.
 pub(crate) fn exit_meaning(status: i32) -> &'static str {
     match status {
-        0 => "it left, which it does only when told",
+        0 => "it left without being told, or is no worker",
         64 => "it could not set itself up",
         65 => "a thread of it that runs no kernel raised a signal; did a kernel start threads?",
         66 => "it did not understand the host",

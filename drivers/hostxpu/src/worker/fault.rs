@@ -156,6 +156,11 @@ impl Worker {
             wait::sleep_while(&slot.done, last, Duration::from_secs(60));
         }
         slot.resumed.store(mine, Ordering::Release);
+        #[cfg(test)]
+        if slot.refused.load(Ordering::SeqCst) != 0 {
+            // SAFETY: the tests' kernels handle the signal, and don't come back here.
+            unsafe { libc::raise(libc::SIGUSR1) };
+        }
     }
 
     /// Looks for `ready` for a while, if not too many do so already, and for commands to execute.
