@@ -95,7 +95,7 @@ impl Space {
             if m.copy_on(want.node.id).is_none() && spare.is_none() {
                 drop(m);
                 // While it waits for a frame, another may bring the page.
-                let still_wanted = || !self.is_usable(&entry.lock(), want);
+                let still_wanted = || entry.lock().copy_on(want.node.id).is_none();
                 spare = self.take_frame(want.node, still_wanted)?;
                 continue;
             }
