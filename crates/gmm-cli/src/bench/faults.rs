@@ -151,6 +151,7 @@ impl Bench {
 
 fn summarise<'a>(case: &'static str, bytes: u64, samples: Samples, backing: &'a str) -> Line<'a> {
     let nr_pages = bytes / PAGE_SIZE;
+    let repeats = samples.raw.len();
     let ratios = samples.raw.iter().zip(&samples.faulted).map(|(raw, faulted)| raw / faulted);
     let ratio = Distribution::new(ratios.collect());
     let raw = Distribution::new(samples.raw).median();
@@ -161,7 +162,7 @@ fn summarise<'a>(case: &'static str, bytes: u64, samples: Samples, backing: &'a 
     Line {
         case,
         bytes,
-        repeats: ratio.len(),
+        repeats,
         seconds,
         bytes_per_s: bytes as f64 / seconds,
         raw_copy_bytes_per_s: bytes as f64 / raw,
