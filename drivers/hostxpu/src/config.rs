@@ -14,6 +14,10 @@ use crate::Error;
 /// The most cores a context can have.
 pub const MAX_CORES: u32 = 64;
 
+/// The fewest frames an XPU can have: one instruction may need four pages at once (two operands,
+/// each across the boundary of a page), and would be replayed for ever with less.
+pub const MIN_FRAMES: u64 = 4;
+
 /// The slowest link the model allows: a page then takes two seconds, well below the time that a
 /// space allows a copy.
 pub const MIN_LINK_BANDWIDTH: u64 = 1 << 20;
@@ -68,7 +72,8 @@ pub struct HostXpuConfig {
 }
 
 impl HostXpuConfig {
-    /// A host XPU with that much memory (rounded down to whole 2 MiB frames) and up to four cores
+    /// A host XPU with that much memory (rounded down to whole 2 MiB frames, at least
+    /// [`MIN_FRAMES`]) and up to four cores
     /// and two copy engines, as the machine has processors.
     pub fn new(memory_bytes: u64) -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
@@ -204,7 +209,8 @@ impl HostXpuConfig {
             }
         };
         let max_memory = u128::from(u32::MAX) * u128::from(PAGE_SIZE);
-        bad("memory_bytes", self.memory_bytes.into(), PAGE_SIZE.into(), max_memory)?;
+        let min_memory = u128::from(MIN_FRAMES * PAGE_SIZE);
+        bad("memory_bytes", self.memory_bytes.into(), min_memory, max_memory)?;
         bad("cores", self.cores.into(), 1, MAX_CORES.into())?;
         bad("copy_engines", self.copy_engines.into(), 1, 16)?;
         if let Some(bytes_per_s) = self.link_bandwidth {
@@ -229,11 +235,11 @@ mod tests {
             Err(Error::Setting { setting, .. }) => setting,
             other => panic!("{other:?}"),
         };
-        assert_eq!(setting(HostXpuConfig::new(PAGE_SIZE - 1)), "memory_bytes");
-        assert_eq!(setting(HostXpuConfig::new(PAGE_SIZE).cores(0)), "cores");
-        assert_eq!(setting(HostXpuConfig::new(PAGE_SIZE).cores(65)), "cores");
-        assert_eq!(setting(HostXpuConfig::new(PAGE_SIZE).copy_engines(0)), "copy_engines");
-        assert_eq!(setting(HostXpuConfig::new(PAGE_SIZE).link_bandwidth(1)), "link_bandwidth");
-        assert_eq!(HostXpuConfig::new(3 * PAGE_SIZE + 5).validate().unwrap(), 3);
+        assert_eq!(setting(HostXpuConfig::new(MIN_FRAMES * PAGE_SIZE - 1)), "memory_bytes");
+        assert_eq!(setting(HostXpuConfig::new(4 * PAGE_SIZE).cores(0)), "cores");
+        assert_eq!(setting(HostXpuConfig::new(4 * PAGE_SIZE).cores(65)), "cores");
+        assert_eq!(setting(HostXpuConfig::new(4 * PAGE_SIZE).copy_engines(0)), "copy_engines");
+        assert_eq!(setting(HostXpuConfig::new(4 * PAGE_SIZE).link_bandwidth(1)), "link_bandwidth");
+        assert_eq!(HostXpuConfig::new(5 * PAGE_SIZE + 5).validate().unwrap(), 5);
     }
 }

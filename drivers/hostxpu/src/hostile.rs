@@ -42,7 +42,7 @@ impl Manager for Nobody {
 }
 
 fn core() -> Core {
-    let device = HostXpuDevice::new(HostXpuConfig::new(2 * PAGE_SIZE).cores(2)).unwrap();
+    let device = HostXpuDevice::new(HostXpuConfig::new(4 * PAGE_SIZE).cores(2)).unwrap();
     let mut core = Core::start(&device, Config::default().window).unwrap();
     core.serve(Arc::new(Nobody)).unwrap();
     core

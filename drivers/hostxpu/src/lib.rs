@@ -55,7 +55,7 @@ mod wire;
 mod worker;
 
 pub use args::{KernelArg, KernelArgs, MAX_ARGS};
-pub use config::{Backing, HostXpuConfig, MAX_CORES, MAX_DELAY, MIN_LINK_BANDWIDTH};
+pub use config::{Backing, HostXpuConfig, MAX_CORES, MAX_DELAY, MIN_FRAMES, MIN_LINK_BANDWIDTH};
 pub use context::{Context, ContextCounters};
 pub use device::HostXpuDevice;
 pub use error::{Death, Error, Result};

@@ -56,7 +56,7 @@ fn a_wild_access_ends_one_context_and_is_named() {
 fn signals_of_kernels_are_named() {
     for (kernel, signal) in [("call_abort", 6), ("raise_fpe", 8), ("jump", 11)] {
         let machine = Machine::new();
-        let context = machine.context(2);
+        let context = machine.context(4);
         // The target of the jump is mapped, but not to be executed.
         let page = machine.mmap(1);
         launch(&context, "poke", (page,)).wait().unwrap();
@@ -68,9 +68,9 @@ fn signals_of_kernels_are_named() {
         }
     }
     let machine = Machine::new();
-    let overflow = death(&launch(&machine.context(2), "overflow", ()));
+    let overflow = death(&launch(&machine.context(4), "overflow", ()));
     assert!(matches!(overflow, Death::WildAccess { .. }), "{overflow}");
-    let exited = death(&launch(&machine.context(2), "call_exit", ()));
+    let exited = death(&launch(&machine.context(4), "call_exit", ()));
     assert!(matches!(exited, Death::Exited { status: 3, .. }), "{exited}");
 }
 
@@ -239,7 +239,7 @@ fn the_worker_leaves_when_the_host_is_killed() {
 #[ignore = "run and killed by another test"]
 fn make_a_context_and_wait() {
     let machine = Machine::new();
-    let context = machine.context(2);
+    let context = machine.context(4);
     // A forked child that lives on has a copy of the socket.
     // SAFETY: the child sleeps and leaves.
     if unsafe { libc::fork() } == 0 {

@@ -208,16 +208,16 @@ fn without_replayable_faults_a_launch_names_its_ranges() {
 #[test]
 fn out_of_memory_is_a_launch_error_with_numbers() {
     let machine = Machine::new();
-    let context = machine.context(2);
-    let held = machine.mmap(2);
-    let range = PageRange { start: PageNr(held / PAGE_SIZE), nr_pages: 2 };
+    let context = machine.context(4);
+    let held = machine.mmap(4);
+    let range = PageRange { start: PageNr(held / PAGE_SIZE), nr_pages: 4 };
     let access = gmm_core::driver::Access::Read;
     let hold = machine.space.hold(context.processor(), &[range], access).unwrap();
     let page = machine.mmap(1);
     match run(&context, "poke", 1, (page,)) {
         Err(Error::Launch { death: Death::FaultFailed { cause, .. }, .. }) => match cause {
             CoreError::OutOfMemory(oom) => {
-                assert_eq!((oom.node, oom.capacity, oom.pinned), (NodeId(1), 2, 2));
+                assert_eq!((oom.node, oom.capacity, oom.pinned), (NodeId(1), 4, 4));
             }
             other => panic!("{other}"),
         },

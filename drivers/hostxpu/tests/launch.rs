@@ -124,7 +124,7 @@ fn a_worker_that_is_none_is_an_error() {
 #[ignore = "run by another test, with a variable set"]
 fn try_a_context() {
     let machine = Machine::new();
-    let device = machine.xpu(HostXpuConfig::new(2 * PAGE_SIZE));
+    let device = machine.xpu(HostXpuConfig::new(4 * PAGE_SIZE));
     match gmm_hostxpu::Context::new(&machine.space, &device) {
         Ok(_) => println!("a context was made"),
         Err(error) => println!("{error}"),
