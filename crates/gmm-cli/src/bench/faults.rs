@@ -5,7 +5,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use gmm::hostxpu::HostXpuConfig;
+use gmm::hostxpu::{HostXpuConfig, MIN_FRAMES};
 use gmm::{Gmm, HostXpu, Kernel, MIB, PAGE_SIZE, Stream, Unified, display_bytes};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -48,7 +48,7 @@ struct Samples {
 }
 
 pub(super) fn run(args: &FaultArgs) -> anyhow::Result<()> {
-    let nr_pages = args.bytes.div_ceil(PAGE_SIZE).max(1);
+    let nr_pages = args.bytes.div_ceil(PAGE_SIZE).max(MIN_FRAMES);
     let bytes = nr_pages * PAGE_SIZE;
     let rounds = args.repeats + 1;
     let progress = progress_bar(u64::from(rounds) + 1, args.json);

@@ -71,8 +71,9 @@ impl Report {
         let rate = self.cases.len() as f64 / self.seconds.max(1e-9);
         writeln!(
             out,
-            "{} sentences in {:.2} s ({rate:.1} a second); weights read in {:.2} s\n",
+            "{} {} in {:.2} s ({rate:.1} a second); weights read in {:.2} s\n",
             self.cases.len(),
+            if self.cases.len() == 1 { "sentence" } else { "sentences" },
             self.seconds,
             self.load_seconds
         )?;

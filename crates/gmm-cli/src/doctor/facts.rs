@@ -9,7 +9,7 @@ use gmm_core::driver::Device as _;
 use gmm_core::{Batch, NodeId, PAGE_SIZE};
 use gmm_cpu::probe::{self, HugePages, KernelVersion, Overcommit};
 use gmm_cpu::uffd::{AccessKind, Features};
-use gmm_hostxpu::{BackingKind, HostXpuConfig, HostXpuDevice};
+use gmm_hostxpu::{BackingKind, HostXpuConfig, HostXpuDevice, MIN_FRAMES};
 
 /// All that the checks judge by.
 #[derive(Clone, Debug)]
@@ -101,8 +101,8 @@ impl Facts {
 
 /// Makes a host XPU of one frame and asks it for the frame.
 fn make_one_frame() -> Result<BackingKind, String> {
-    let device =
-        HostXpuDevice::new(HostXpuConfig::new(PAGE_SIZE)).map_err(|error| error.to_string())?;
+    let device = HostXpuDevice::new(HostXpuConfig::new(MIN_FRAMES * PAGE_SIZE))
+        .map_err(|error| error.to_string())?;
     let node = NodeId(1);
     device.set_first_node(node);
     let mut frames = Batch::default();
