@@ -17,6 +17,8 @@ pub struct RegionInfo {
     pub protection: Protection,
     /// Contexts that could not reserve its addresses and so can't use it.
     pub refused_by: ProcessorSet,
+    /// Which `mmap` made it: parts of one region become one again when they are alike.
+    origin: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,11 +37,12 @@ pub(crate) struct Regions {
     /// Where the last range was taken: the search goes on from there, so that addresses are
     /// used again late.
     next: u64,
+    nr_made: u64,
 }
 
 impl Regions {
     pub(crate) fn new(window: PageRange) -> Self {
-        Self { window, by_start: BTreeMap::new(), next: window.start.0 }
+        Self { window, by_start: BTreeMap::new(), next: window.start.0, nr_made: 0 }
     }
 
     /// Finds `nr_pages` free pages at a multiple of `alignment_pages`, at or after `from` (or
@@ -82,11 +85,16 @@ impl Regions {
     }
 
     /// Held addresses become a region.
-    pub(crate) fn establish(&mut self, region: RegionInfo) {
-        let held = self
-            .by_start
-            .insert(region.range.start.0, (region.range.nr_pages, Use::Region(region)));
-        debug_assert!(matches!(held, Some((_, Use::Held))));
+    pub(crate) fn establish(&mut self, range: PageRange, protection: Protection, name: &str) {
+        self.nr_made += 1;
+        let (name, refused_by) = (name.to_owned(), ProcessorSet::EMPTY);
+        self.free(range);
+        self.insert(RegionInfo { range, name, protection, refused_by, origin: self.nr_made });
+    }
+
+    fn insert(&mut self, region: RegionInfo) {
+        let (start, nr_pages) = (region.range.start.0, region.range.nr_pages);
+        self.by_start.insert(start, (nr_pages, Use::Region(region)));
     }
 
     /// Held addresses become free.
@@ -140,9 +148,13 @@ impl Regions {
         }
     }
 
-    /// Takes `range`, which regions cover, out of them: it is held. Says which parts of which
+    /// Takes `range` out of the regions that cover it: it is held. Says which parts of which
     /// regions it was.
+    ///
+    /// # Errors
+    /// As [`Regions::covering`]; nothing is changed then.
     pub(crate) fn carve(&mut self, range: PageRange) -> Result<Vec<RegionInfo>> {
+        self.covering(range)?;
         self.split_at(range.start);
         self.split_at(range.end());
         let parts: Vec<_> = self.covering(range)?.into_iter().cloned().collect();
@@ -157,8 +169,9 @@ impl Regions {
     pub(crate) fn restore(&mut self, range: PageRange, parts: Vec<RegionInfo>) {
         self.free(range);
         for part in parts {
-            self.by_start.insert(part.range.start.0, (part.range.nr_pages, Use::Region(part)));
+            self.insert(part);
         }
+        self.merge_in(range);
     }
 
     /// Changes the protection of `range`, which regions cover.
@@ -170,6 +183,7 @@ impl Regions {
                 region.protection = protection;
             }
         });
+        self.merge_in(range);
     }
 
     /// Makes `page` the first of its region.
@@ -181,9 +195,28 @@ impl Regions {
         for (start, nr_pages) in
             [(region.range.start, nr_low), (page, region.range.nr_pages - nr_low)]
         {
-            let range = PageRange { start, nr_pages };
-            let part = RegionInfo { range, ..region.clone() };
-            self.by_start.insert(start.0, (nr_pages, Use::Region(part)));
+            self.insert(RegionInfo { range: PageRange { start, nr_pages }, ..region.clone() });
+        }
+    }
+
+    /// Joins parts of one region that meet in `range` or at its ends and are alike.
+    fn merge_in(&mut self, range: PageRange) {
+        let mut at = range.start;
+        while at <= range.end() {
+            let low = at.0.checked_sub(1).and_then(|last| self.get(PageNr(last)));
+            let (Some(low), Some(high)) = (low, self.get(at)) else {
+                at = at.plus(1);
+                continue;
+            };
+            let (nr_low, next) = (low.range.nr_pages, high.range.end());
+            let whole = PageRange { nr_pages: nr_low + high.range.nr_pages, ..low.range };
+            let alike = RegionInfo { range: high.range, ..low.clone() } == *high;
+            if alike && low.range.end() == at {
+                let joined = RegionInfo { range: whole, ..low.clone() };
+                self.by_start.remove(&at.0);
+                self.insert(joined);
+            }
+            at = next;
         }
     }
 }
@@ -198,9 +231,7 @@ mod tests {
 
     fn map(regions: &mut Regions, nr_pages: u64) -> PageRange {
         let range = regions.take(nr_pages, None, 1).unwrap();
-        let (name, protection) = (String::new(), Protection::ReadWrite);
-        let refused_by = ProcessorSet::EMPTY;
-        regions.establish(RegionInfo { range, name, protection, refused_by });
+        regions.establish(range, Protection::ReadWrite, "");
         range
     }
 
@@ -242,5 +273,22 @@ mod tests {
             regions.covering(range(9, 2)).unwrap_err(),
             Error::NotMapped { addr: PageNr(10).start() }
         );
+    }
+
+    #[test]
+    fn what_fails_or_is_undone_leaves_regions_whole() {
+        let mut regions = Regions::new(range(0, 100));
+        let (one, two) = (map(&mut regions, 10), map(&mut regions, 5));
+        let before: Vec<_> = regions.iter().cloned().collect();
+        assert!(regions.carve(range(8, 8)).is_err());
+        let parts = regions.carve(range(8, 4)).unwrap();
+        assert_eq!(parts.len(), 2);
+        regions.restore(range(8, 4), parts);
+        for part in [range(0, 3), range(4, 2), range(9, 6), one, two] {
+            regions.set_protection(part, Protection::ReadOnly);
+            regions.set_protection(part, Protection::ReadWrite);
+        }
+        let after: Vec<_> = regions.iter().cloned().collect();
+        assert_eq!(after, before, "two regions that meet stay two");
     }
 }

@@ -223,8 +223,7 @@ impl Space {
         for (_, entry) in self.table.entries(range) {
             entry.lock().open(protection);
         }
-        let (name, refused_by) = (name.to_owned(), ProcessorSet::EMPTY);
-        self.regions.lock().establish(RegionInfo { range, name, protection, refused_by });
+        self.regions.lock().establish(range, protection, name);
     }
 
     /// Whether a node of that number exists.
