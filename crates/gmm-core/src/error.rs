@@ -64,6 +64,12 @@ pub enum Error {
         /// How many the device has.
         wanted: usize,
     },
+    /// A device whose DMA pins host memory, beside a host whose frames move.
+    #[error(
+        "the device needs host frames that stay where they are while it copies (it pins them), \
+         and the frames of node 0 move"
+    )]
+    NeedsStableFrames,
     /// A node has no frame and can't make one.
     #[error(transparent)]
     OutOfMemory(#[from] OutOfMemory),

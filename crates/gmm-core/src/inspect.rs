@@ -5,7 +5,9 @@ use crate::entry::{Mapping, PageState};
 use crate::node::FramePlace;
 use crate::space::Space;
 use crate::stats::Event;
-use crate::{Frame, FrameNr, NodeStats, PageNr, PageRange, ProcessorSet, Snapshot, VirtAddr};
+use crate::{
+    Frame, FrameNr, NodeStats, PageNr, PageRange, ProcessorSet, RegionInfo, Snapshot, VirtAddr,
+};
 
 /// One page, as it was at the moment of asking.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,7 +29,31 @@ pub struct PageInfo {
     pub poisoned: bool,
 }
 
+/// How much of a region is where.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct RegionUsage {
+    /// The region.
+    pub region: RegionInfo,
+    /// Of each node, how many of the region's pages have a valid copy there.
+    pub resident_pages: Vec<u64>,
+}
+
 impl Space {
+    /// Which region holds how many pages of which node. Visits every entry once.
+    pub fn usage(&self) -> Vec<RegionUsage> {
+        let usage = |region: RegionInfo| {
+            let mut resident_pages = vec![0; self.nodes().count()];
+            for (_, entry) in self.table.entries(region.range) {
+                for copy in entry.lock().copies() {
+                    resident_pages[copy.node.index()] += 1;
+                }
+            }
+            RegionUsage { region, resident_pages }
+        };
+        self.regions().into_iter().map(usage).collect()
+    }
+
     /// The page that holds `addr`; `None` if no region was ever near it. May wait for a fault on
     /// the page that is under way.
     pub fn inspect(&self, addr: VirtAddr) -> Option<PageInfo> {

@@ -65,7 +65,7 @@ pub use error::{Error, OutOfMemory, Result};
 pub use fault::Resolved;
 pub use hold::Hold;
 pub use id::{Frame, MAX_NODES, MAX_PROCESSORS, NodeId, ProcessorId, ProcessorSet};
-pub use inspect::PageInfo;
+pub use inspect::{PageInfo, RegionUsage};
 pub use policy::{Lru, Policy};
 pub use processor::Processor;
 pub use region::RegionInfo;

@@ -7,8 +7,8 @@
 //! | place | who may act on it | leaves to |
 //! |---|---|---|
 //! | `Absent` | the device | `Free` (import) |
-//! | `Free` | whoever holds the list lock | `Transit` (taken), `Absent` (release) |
-//! | `Transit` | the thread with the [`TransitFrame`] | `Active`, `Spare`, `Free`, `Lost` |
+//! | `Free` | whoever holds the list lock | `Transit` (taken) |
+//! | `Transit` | the thread with the [`TransitFrame`] | `Active`, `Free`, `Absent` (release), `Lost` |
 //! | `Active` | whoever holds its page's entry lock | `Spare`, `Pinned`, `Transit` |
 //! | `Spare` | the same; another node has an equal copy, so this one can go | `Active`, `Pinned`, `Transit` |
 //! | `Pinned` | the same; never evicted, moved or freed | `Active` |
@@ -131,7 +131,15 @@ impl Node {
 
     /// A free frame, if there is one now.
     pub(crate) fn pop_free(&self) -> Option<TransitFrame<'_>> {
+        self.pop_free_beyond(0)
+    }
+
+    /// A free frame, if there are more than `keep`.
+    fn pop_free_beyond(&self, keep: u32) -> Option<TransitFrame<'_>> {
         let mut lists = self.lists.lock();
+        if lists.free.len() <= keep {
+            return None;
+        }
         let nr = lists.free.pop_back()?;
         lists.set_place(nr, FramePlace::Transit);
         Some(TransitFrame { node: self, nr })
@@ -175,28 +183,8 @@ impl Node {
 
     /// Gives free frames beyond `keep` back to the device.
     pub(crate) fn trim(&self, keep: u32) {
-        loop {
-            let mut extents = Batch::<Extent, 16>::new();
-            let mut lists = self.lists.lock();
-            while lists.free.len() > keep && !extents.is_full() {
-                let Some(nr) = lists.free.pop_back() else { break };
-                lists.set_place(nr, FramePlace::Transit);
-                extents.push(Extent { start: nr, nr_frames: 1 });
-            }
-            drop(lists);
-            if extents.is_empty() {
-                return;
-            }
-            let mut run = [Extent { start: FrameNr(0), nr_frames: 0 }; 16];
-            let nr_extents = extents.len();
-            for (place, extent) in run.iter_mut().zip(extents) {
-                *place = extent;
-            }
-            self.device.release(self.id, &run[..nr_extents]);
-            let mut lists = self.lists.lock();
-            for extent in &run[..nr_extents] {
-                lists.set_place(extent.start, FramePlace::Absent);
-            }
+        while let Some(frame) = self.pop_free_beyond(keep) {
+            frame.release();
         }
     }
 
@@ -401,6 +389,15 @@ impl TransitFrame<'_> {
         drop(lists);
         core::mem::forget(self);
         frame
+    }
+
+    /// Gives the frame back to its device.
+    pub(crate) fn release(self) {
+        // Before the device has it: another thread may import it at once.
+        self.node.lists.lock().set_place(self.nr, FramePlace::Absent);
+        let extent = Extent { start: self.nr, nr_frames: 1 };
+        self.node.device.release(self.node.id, &[extent]);
+        core::mem::forget(self);
     }
 
     /// An operation on the frame never ended: it may still be written, so it is never used again.

@@ -104,6 +104,28 @@ impl Space {
         }
     }
 
+    /// A device wants up to `nr_frames` frames of `node` back (a reset, a removal, a broker that
+    /// lends them to others): free ones first, then by eviction. They are given back through
+    /// [`Device::release`](crate::driver::Device::release); says how many. The device decides
+    /// whether a later import gets them again.
+    ///
+    /// # Errors
+    /// [`Error::UnknownNode`](crate::Error::UnknownNode).
+    pub fn withdraw(&self, node: NodeId, nr_frames: u32) -> crate::Result<u32> {
+        let node = self.node(node)?;
+        let mut withdrawn = 0;
+        while withdrawn < nr_frames {
+            let frame = node.pop_free().or_else(|| match self.reclaim(node) {
+                Round::Got(frame) => Some(frame),
+                Round::Busy | Round::Nothing { .. } => None,
+            });
+            let Some(frame) = frame else { break };
+            frame.release();
+            withdrawn += 1;
+        }
+        Ok(withdrawn)
+    }
+
     fn patience(&self, factor: u32) -> Patience {
         let after = |n| Deadline::after(&*self.clock, self.config.frame_wait * n);
         Patience { quiet: after(1), end: after(factor) }

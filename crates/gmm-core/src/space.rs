@@ -79,9 +79,14 @@ impl Space {
     /// A device joins; says the number of its first node (the others follow).
     ///
     /// # Errors
-    /// [`Error::TooManyNodes`].
+    /// [`Error::TooManyNodes`]; [`Error::NeedsStableFrames`] if its DMA pins host memory and the
+    /// host's frames move.
     pub fn add_device(&self, device: Arc<dyn Device>) -> Result<NodeId> {
         let mut nr_nodes = self.setup.lock();
+        let needs_stable = device.capabilities().contains(Capabilities::NEEDS_STABLE_HOST_FRAMES);
+        if needs_stable && self.cpu.moves_frames() {
+            return Err(Error::NeedsStableFrames);
+        }
         let descriptions = device.nodes();
         if *nr_nodes + descriptions.len() > MAX_NODES {
             return Err(Error::TooManyNodes { wanted: descriptions.len() });

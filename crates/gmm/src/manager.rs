@@ -227,7 +227,7 @@ impl Gmm {
 
     /// The counters, for people.
     pub fn report(&self) -> Report {
-        Report::new(self.snapshot(), self.frame_backing())
+        Report::new(self.snapshot(), self.space().usage(), self.frame_backing())
     }
 
     /// How the XPUs' frames are backed, one entry an XPU.

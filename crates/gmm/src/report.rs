@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use gmm_core::{NodeId, NodeStats, PAGE_SIZE, Snapshot};
+use gmm_core::{NodeId, NodeStats, PAGE_SIZE, RegionUsage, Snapshot};
 
 use crate::display_bytes;
 
@@ -10,17 +10,42 @@ use crate::display_bytes;
 #[derive(Clone, Debug)]
 pub struct Report {
     snapshot: Snapshot,
+    usage: Vec<RegionUsage>,
     backing: Vec<(NodeId, String)>,
 }
 
+/// How many regions a report shows: the largest.
+const SHOWN_REGIONS: usize = 20;
+
 impl Report {
-    pub(crate) fn new(snapshot: Snapshot, backing: Vec<(NodeId, String)>) -> Self {
-        Self { snapshot, backing }
+    pub(crate) fn new(
+        snapshot: Snapshot,
+        mut usage: Vec<RegionUsage>,
+        backing: Vec<(NodeId, String)>,
+    ) -> Self {
+        usage.sort_by_key(|u| core::cmp::Reverse(u.region.range.nr_pages));
+        Self { snapshot, usage, backing }
     }
 
     /// The numbers.
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
+    }
+
+    fn regions(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for RegionUsage { region, resident_pages, .. } in self.usage.iter().take(SHOWN_REGIONS) {
+            let name = if region.name.is_empty() { "(unnamed)" } else { &region.name };
+            write!(f, "region {name}: {}", display_bytes(region.range.len_bytes()))?;
+            for (node, &pages) in resident_pages.iter().enumerate().filter(|(_, pages)| **pages > 0)
+            {
+                write!(f, ", {} on node {node}", display_bytes(pages * PAGE_SIZE))?;
+            }
+            writeln!(f)?;
+        }
+        match self.usage.len().saturating_sub(SHOWN_REGIONS) {
+            0 => Ok(()),
+            more => writeln!(f, "and {more} smaller regions"),
+        }
     }
 
     fn node(&self, f: &mut fmt::Formatter<'_>, n: &NodeStats) -> fmt::Result {
@@ -65,6 +90,6 @@ impl fmt::Display for Report {
         for &(from, to, bytes) in &self.snapshot.migrated_bytes {
             writeln!(f, "moved {} from node {from} to node {to}", display_bytes(bytes))?;
         }
-        Ok(())
+        self.regions(f)
     }
 }
