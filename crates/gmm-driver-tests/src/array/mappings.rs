@@ -39,6 +39,8 @@ pub(super) struct Table {
     pub(super) stale: BTreeMap<PageNr, Slot>,
     /// A store that a defect puts off.
     pub(super) buffered: Option<(Slot, usize, u64)>,
+    /// The last store of its cores, until the page is cleared.
+    pub(super) last_store: Option<(Slot, usize, u64)>,
 }
 
 impl State {
@@ -172,6 +174,7 @@ impl State {
         let slot = mapping.slot;
         let t = &mut self.tables[table];
         t.entries.remove(&clear.page);
+        t.last_store = t.last_store.filter(|&(of, ..)| of != slot);
         if t.defect == Some(Defect::StaleTlb) {
             t.stale.insert(clear.page, slot);
         }
@@ -206,9 +209,12 @@ impl State {
         }
         let pages: Vec<PageNr> = t.entries.keys().copied().filter(|&p| range.contains(p)).collect();
         for page in pages {
-            if let Some(mapping) = self.tables[table].entries.remove(&page)
-                && !self.is_mapped(mapping.slot, false)
-            {
+            let t = &mut self.tables[table];
+            let Some(mapping) = t.entries.remove(&page) else { continue };
+            if t.defect == Some(Defect::LateWriteAtRelease) {
+                t.buffered = t.last_store.take_if(|(of, ..)| *of == mapping.slot).or(t.buffered);
+            }
+            if !self.is_mapped(mapping.slot, false) {
                 let frame = self.frame_mut(mapping.slot);
                 // What moved into the window goes with it.
                 if core::mem::take(&mut frame.moved_away) {
