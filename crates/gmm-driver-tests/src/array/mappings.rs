@@ -85,7 +85,7 @@ impl State {
         }
         self.check_frame_for(page, slot, protection)?;
         self.check_coherence(page, slot, protection)?;
-        let moved = self.memories[slot.memory].movable;
+        let moved = self.check_movable(table, slot)?;
         let frame = self.frame_mut(slot);
         frame.contents = Contents::Of(page);
         frame.moved_away |= moved;
@@ -143,6 +143,22 @@ impl State {
         let Some(m) = clash else { return Ok(()) };
         let detail = format!("page {page:?}: {protection:?} of {slot}, but {m:?}");
         Err(self.refuse("a page is writable on one node, and then mapped on no other", detail))
+    }
+
+    /// A frame that moves into a page table is in that one alone. Says whether it moves.
+    fn check_movable(&mut self, table: usize, slot: Slot) -> Result<bool, DriverError> {
+        let moves = |t: &Table| t.capabilities.contains(Capabilities::MOVABLE_FRAMES);
+        let by = &self.tables[table];
+        let mut others = self.tables.iter().enumerate().filter(|&(nr, _)| nr != table);
+        let clash = others
+            .any(|(_, t)| (moves(t) || moves(by)) && t.entries.values().any(|m| m.slot == slot));
+        match clash {
+            true => {
+                let detail = format!("{slot} entered in a second page table");
+                Err(self.refuse("a frame that moves is in one page table", detail))
+            }
+            false => Ok(moves(by)),
+        }
     }
 
     /// Removes one mapping.
