@@ -2,6 +2,7 @@
 //! frames move into the CPU's window, a page is mapped by the CPU or by such contexts, not both.
 #![cfg(not(shuttle))]
 
+use std::sync::Barrier;
 use std::thread;
 
 use gmm_core::driver::{Capabilities, Protection};
@@ -172,10 +173,13 @@ fn no_count_is_lost_between_the_cpu_its_guests_and_an_xpu() {
             .wall_clock()
             .build();
         let range: PageRange = world.mmap(3);
+        let start = Barrier::new(world.processors.len());
         thread::scope(|s| {
             for (i, who) in world.processors.iter().enumerate() {
+                let start = &start;
                 s.spawn(move || {
-                    for n in 0..600 {
+                    start.wait();
+                    for n in 0..2_000 {
                         let page = range.start.plus((n + i as u64) % 3);
                         who.add(word(page, n % 4), 1).expect("an add");
                     }
@@ -184,7 +188,7 @@ fn no_count_is_lost_between_the_cpu_its_guests_and_an_xpu() {
         });
         let words = range.pages().flat_map(|p| (0..4).map(move |w| word(p, w)));
         let total: u64 = words.map(|addr| world.cpu().load(addr).expect("at rest")).sum();
-        assert_eq!(total, 4 * 600, "movable: {movable}");
+        assert_eq!(total, 4 * 2_000, "movable: {movable}");
         world.assert_sound(movable);
     }
 }
