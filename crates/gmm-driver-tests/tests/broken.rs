@@ -30,6 +30,8 @@ defects! {
     write_through_a_stale_tlb: StaleTlb, Inline, "clear-is-final",
         "`pmap_clear` returned, then a core wrote through the old mapping";
     late_write: LateWrite, Inline, "clear-is-final", "then a store of before it landed";
+    late_write_at_release: LateWriteAtRelease, Inline, "release-is-final",
+        "`va_release` returned, then a store of before it landed";
     frame_handed_out_twice: FrameTwice, Inline, "import-no-frame-twice", "was handed over twice";
     frame_lost: FrameLost, Inline, "released-frames-come-back", "were released and";
     import_of_too_many: ImportTooMany, Inline, "import-within-request", "2 frames came for 1";
@@ -54,4 +56,13 @@ defects! {
     release_that_keeps_mappings: ReleaseKeepsMappings, Inline, "release-unmaps",
         "in a range released";
     reservation_that_leaks: ReservationLeaks, Inline, "reserve-release-reserve", "Refused";
+}
+
+/// A store that `va_release` does not wait for shows in that rule and in no other.
+#[test]
+fn the_end_of_a_release_is_checked_by_one_rule() {
+    let options = DeviceOptions::xpu("xpu", 24).broken(Defect::LateWriteAtRelease);
+    let report = run_matching(ArraySubject::new(options), "");
+    let broken: Vec<_> = report.broken().map(|r| r.name).collect();
+    assert_eq!(broken, ["release-is-final"], "{report}");
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use gmm_core::{PAGE_SIZE, PageRange, Space};
 
+use crate::handler::FaultServer;
 use crate::mapping::{self, Mapping};
 use crate::pagemap::{Look, Pagemap};
 use crate::pool::Pool;
@@ -110,8 +111,20 @@ impl CpuDriver {
     /// # Errors
     /// [`SetupError::Os`].
     pub fn start(&self, space: &Arc<Space>) -> Result<FaultHandlers, SetupError> {
+        self.start_with(space)
+    }
+
+    /// The same threads for a test that stands in the place of a space.
+    ///
+    /// # Errors
+    /// [`SetupError::Os`].
+    #[doc(hidden)]
+    pub fn start_with<S: FaultServer + 'static>(
+        &self,
+        faults: &Arc<S>,
+    ) -> Result<FaultHandlers, SetupError> {
         let Options { nr_handlers, handler_spin, .. } = self.options;
-        FaultHandlers::start(space, &self.mmu, nr_handlers, handler_spin)
+        FaultHandlers::start(faults, &self.mmu, nr_handlers, handler_spin)
     }
 }
 

@@ -33,6 +33,26 @@ pub fn on_handler_thread() -> bool {
     IS_HANDLER.get()
 }
 
+/// Who serves the CPU's faults: the space, or a test in its place.
+#[doc(hidden)]
+pub trait FaultServer: Send + Sync {
+    /// A thread waits at `addr`. When this returns it is woken, and touches the page again.
+    fn fault(&self, addr: VirtAddr, access: Access);
+}
+
+impl FaultServer for Space {
+    fn fault(&self, addr: VirtAddr, access: Access) {
+        let served = Space::fault(self, self.cpu(), addr, access);
+        if let (Err(Error::Protection { .. }), Access::Write) = (served, access) {
+            // A write to a read-only region. Once the page is there, read-only, the write gets
+            // its SIGSEGV from the processor, with the right address and code.
+            let _ = Space::fault(self, self.cpu(), addr, Access::Read);
+        }
+        // Other errors: the core has poisoned the page, or it is being unmapped and the next
+        // touch is a SIGSEGV.
+    }
+}
+
 /// The running handler threads. Dropping it stops them; what touches an absent page of the window
 /// after that waits until the window is gone.
 #[derive(Debug)]
@@ -43,8 +63,8 @@ pub struct FaultHandlers {
 }
 
 impl FaultHandlers {
-    pub(crate) fn start(
-        space: &Arc<Space>,
+    pub(crate) fn start<S: FaultServer + 'static>(
+        faults: &Arc<S>,
         mmu: &Arc<CpuMmu>,
         nr_threads: usize,
         spin: Duration,
@@ -58,7 +78,7 @@ impl FaultHandlers {
         for i in 0..nr_threads.max(1) {
             let stop =
                 handlers.stop.try_clone().map_err(|cause| setup_error("dup(eventfd)", cause))?;
-            let server = Server { space: Arc::clone(space), mmu: Arc::clone(mmu), stop, spin };
+            let server = Server { faults: Arc::clone(faults), mmu: Arc::clone(mmu), stop, spin };
             let thread = std::thread::Builder::new()
                 .name(format!("gmm-fault-{i}"))
                 .spawn(move || server.run())
@@ -120,14 +140,14 @@ impl Drop for BlockedSignals {
 }
 
 /// What one handler thread works with.
-struct Server {
-    space: Arc<Space>,
+struct Server<S> {
+    faults: Arc<S>,
     mmu: Arc<CpuMmu>,
     stop: OwnedFd,
     spin: Duration,
 }
 
-impl Server {
+impl<S: FaultServer> Server<S> {
     fn run(self) {
         IS_HANDLER.set(true);
         let served = catch_unwind(AssertUnwindSafe(|| self.serve_until_stopped()));
@@ -179,7 +199,7 @@ impl Server {
     fn serve(&self, event: Event) {
         let addr = match event {
             Event::Missing { addr, access } => {
-                self.fault(addr, access);
+                self.faults.fault(addr, access);
                 addr
             }
             Event::Other { addr } => addr,
@@ -187,17 +207,6 @@ impl Server {
         // Entering a page has woken who waits for it, and so has poisoning it; but no path at
         // all may leave a thread waiting, and one that is woken for nothing only touches again.
         let _ = self.uffd().wake(addr.page().start().0, PAGE_SIZE);
-    }
-
-    fn fault(&self, addr: VirtAddr, access: Access) {
-        let served = self.space.fault(self.space.cpu(), addr, access);
-        if let (Err(Error::Protection { .. }), Access::Write) = (served, access) {
-            // A write to a read-only region. Once the page is there, read-only, the write gets
-            // its SIGSEGV from the processor, with the right address and code.
-            let _ = self.space.fault(self.space.cpu(), addr, Access::Read);
-        }
-        // Other errors: the core has poisoned the page, or it is being unmapped and the next
-        // touch is a SIGSEGV.
     }
 }
 

@@ -55,7 +55,7 @@ use rustix::io::Errno;
 pub use clock::MonotonicClock;
 pub use driver::{CpuDriver, Options};
 pub use error::SetupError;
-pub use handler::{FaultHandlers, on_handler_thread};
+pub use handler::{FaultHandlers, FaultServer, on_handler_thread};
 pub use host::HostMemory;
 pub use mmu::CpuMmu;
 pub use window::Window;

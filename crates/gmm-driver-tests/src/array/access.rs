@@ -111,8 +111,10 @@ impl ArrayContext {
         let old = state.frame(slot).words[word];
         if access == Access::Write {
             let value = change(old);
+            let table = &mut state.tables[self.table];
+            table.last_store = Some((slot, word, value));
             if self.defect == Some(Defect::LateWrite) {
-                state.tables[self.table].buffered = Some((slot, word, value));
+                table.buffered = table.last_store;
             } else {
                 state.frame_mut(slot).words[word] = value;
             }

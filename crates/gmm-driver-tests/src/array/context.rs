@@ -44,6 +44,7 @@ impl ArrayContext {
                 dead: false,
                 stale: BTreeMap::new(),
                 buffered: None,
+                last_store: None,
             });
             s.tables.len() - 1
         });

@@ -40,7 +40,6 @@ impl ArrayDevice {
             s.memories.extend(options.node_frames.iter().map(|&n| Memory {
                 frames: vec![FrameState::new(); n as usize],
                 host: options.host,
-                movable: options.capabilities.contains(Capabilities::MOVABLE_FRAMES),
                 fabric: options.fabric,
             }));
             first..s.memories.len()
@@ -67,8 +66,12 @@ impl ArrayDevice {
         &self.machine
     }
 
-    /// The node in the space of its `index`-th memory, once it has joined one.
+    /// The node in the space of its `index`-th memory, once it has joined one; `None` if it has
+    /// no memory.
     pub fn node(&self, index: usize) -> Option<NodeId> {
+        if index >= self.memories.len() {
+            return None;
+        }
         self.first_node.with(|first| first.map(|n| NodeId(n.0 + index as u8)))
     }
 

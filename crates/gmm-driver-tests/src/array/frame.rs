@@ -64,8 +64,6 @@ pub(super) struct Memory {
     pub(super) frames: Vec<FrameState>,
     /// Whether it is host memory, which other devices reach by address.
     pub(super) host: bool,
-    /// Whether entering takes the data out of the slot.
-    pub(super) movable: bool,
     /// The fabric on which its frames have addresses.
     pub(super) fabric: Option<u64>,
 }

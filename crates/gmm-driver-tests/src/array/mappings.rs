@@ -39,6 +39,8 @@ pub(super) struct Table {
     pub(super) stale: BTreeMap<PageNr, Slot>,
     /// A store that a defect puts off.
     pub(super) buffered: Option<(Slot, usize, u64)>,
+    /// The last store of its cores, until the page is cleared.
+    pub(super) last_store: Option<(Slot, usize, u64)>,
 }
 
 impl State {
@@ -83,7 +85,7 @@ impl State {
         }
         self.check_frame_for(page, slot, protection)?;
         self.check_coherence(page, slot, protection)?;
-        let moved = self.memories[slot.memory].movable;
+        let moved = self.check_movable(table, slot)?;
         let frame = self.frame_mut(slot);
         frame.contents = Contents::Of(page);
         frame.moved_away |= moved;
@@ -143,6 +145,22 @@ impl State {
         Err(self.refuse("a page is writable on one node, and then mapped on no other", detail))
     }
 
+    /// A frame that moves into a page table is in that one alone. Says whether it moves.
+    fn check_movable(&mut self, table: usize, slot: Slot) -> Result<bool, DriverError> {
+        let moves = |t: &Table| t.capabilities.contains(Capabilities::MOVABLE_FRAMES);
+        let by = &self.tables[table];
+        let mut others = self.tables.iter().enumerate().filter(|&(nr, _)| nr != table);
+        let clash = others
+            .any(|(_, t)| (moves(t) || moves(by)) && t.entries.values().any(|m| m.slot == slot));
+        match clash {
+            true => {
+                let detail = format!("{slot} entered in a second page table");
+                Err(self.refuse("a frame that moves is in one page table", detail))
+            }
+            false => Ok(moves(by)),
+        }
+    }
+
     /// Removes one mapping.
     pub(super) fn clear(&mut self, table: usize, clear: &mut Clear) -> Result<(), DriverError> {
         let t = &self.tables[table];
@@ -172,6 +190,7 @@ impl State {
         let slot = mapping.slot;
         let t = &mut self.tables[table];
         t.entries.remove(&clear.page);
+        t.last_store = t.last_store.filter(|&(of, ..)| of != slot);
         if t.defect == Some(Defect::StaleTlb) {
             t.stale.insert(clear.page, slot);
         }
@@ -206,9 +225,12 @@ impl State {
         }
         let pages: Vec<PageNr> = t.entries.keys().copied().filter(|&p| range.contains(p)).collect();
         for page in pages {
-            if let Some(mapping) = self.tables[table].entries.remove(&page)
-                && !self.is_mapped(mapping.slot, false)
-            {
+            let t = &mut self.tables[table];
+            let Some(mapping) = t.entries.remove(&page) else { continue };
+            if t.defect == Some(Defect::LateWriteAtRelease) {
+                t.buffered = t.last_store.take_if(|(of, ..)| *of == mapping.slot).or(t.buffered);
+            }
+            if !self.is_mapped(mapping.slot, false) {
                 let frame = self.frame_mut(mapping.slot);
                 // What moved into the window goes with it.
                 if core::mem::take(&mut frame.moved_away) {

@@ -22,6 +22,9 @@ pub enum Defect {
     /// A core's last store waits in a buffer and lands when the core is next heard of, which may
     /// be after `pmap_clear`.
     LateWrite,
+    /// `va_release` does not wait for the store that is under way: it lands when the core is next
+    /// heard of. `pmap_clear` does.
+    LateWriteAtRelease,
     /// `import` hands out a frame that the core holds already.
     FrameTwice,
     /// `release` forgets the first frame it is given.
