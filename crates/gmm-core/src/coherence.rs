@@ -170,12 +170,26 @@ impl Space {
             .filter(move |p| p.node == node)
     }
 
-    /// Whether a launch holds the page on a node other than `node`; says where.
-    pub(crate) fn held_elsewhere(&self, m: &Mapping, node: NodeId) -> Option<NodeId> {
-        m.copies()
-            .filter(|c| c.node != node)
-            .find(|c| self.known_node(c.node).is_pinned(c.nr))
-            .map(|c| c.node)
+    /// Whether a launch holds the page in a way that would have to be broken for `reader` (or for
+    /// a copy on `node`); says on which node.
+    pub(crate) fn holder(
+        &self,
+        m: &Mapping,
+        node: NodeId,
+        reader: Option<&Processor>,
+        exclusive: bool,
+    ) -> Option<NodeId> {
+        let held = |c: &Frame| self.known_node(c.node).is_pinned(c.nr);
+        // Other nodes may keep what they hold if nobody writes and nobody is about to.
+        let breaks = exclusive || !m.writable().is_empty();
+        let elsewhere = m.copies().filter(|c| breaks && c.node != node).find(held);
+        // On its own node the mapping of a neighbour has to go where frames move.
+        let neighbour = |r: &Processor| {
+            let moves = |p: &Processor| p.moves_frames() || r.moves_frames();
+            self.mappers_on(m, node).any(|p| p.id != r.id && moves(&p))
+        };
+        let here = || m.copy_on(node).filter(|c| held(c) && reader.is_some_and(neighbour));
+        elsewhere.or_else(here).map(|c| c.node)
     }
 
     /// Ends the poisoning of a page: it is about to be served.

@@ -124,9 +124,11 @@ impl Space {
     ) -> Result<(), ()> {
         let holder = self.known_node(node);
         let seen = holder.changes();
-        if self.held_elsewhere(&entry.lock(), want.node.id).is_some() {
-            holder.wait(seen, deadline, &*self.clock);
-        }
+        let exclusive = self.wants_exclusive(want);
+        let held = self.holder(&entry.lock(), want.node.id, want.processor, exclusive);
+        // Not held any more: go on, but don't spin if that is not what was in the way.
+        let until = if held == Some(node) { deadline } else { self.soon() };
+        holder.wait(seen, until, &*self.clock);
         deadline.left(&*self.clock).map(drop).ok_or(())
     }
 
@@ -201,8 +203,7 @@ impl Space {
     ) -> Result<Resolved> {
         self.unpoison(m, want.page);
         let exclusive = self.wants_exclusive(want);
-        let held = self.held_elsewhere(m, want.node.id);
-        if let (Some(node), true) = (held, exclusive || !m.writable().is_empty()) {
+        if let Some(node) = self.holder(m, want.node.id, want.processor, exclusive) {
             return Err(Error::PageHeld { addr: want.page.start(), node });
         }
         // The clear may find that the application has discarded the page; then it is Empty.

@@ -27,7 +27,7 @@ const MAX_CANDIDATES: usize = 64;
 /// keep going to others.
 const PATIENCE: u32 = 10;
 
-/// How often a fault that waits for a frame looks for itself.
+/// How often a fault that waits looks for itself.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// The node evictions go to.
@@ -90,8 +90,7 @@ impl Space {
             };
             let patience = patience.get_or_insert_with(|| self.patience(PATIENCE));
             // What keeps pages from leaving may end without a sign on this node: look again soon.
-            let soon = Deadline::after(&*self.clock, LOOK_AGAIN);
-            if node.wait(seen, soon, &*self.clock) {
+            if node.wait(seen, self.soon(), &*self.clock) {
                 patience.quiet = self.patience(1).end;
             }
             if !still_wanted() {
@@ -124,6 +123,11 @@ impl Space {
             withdrawn += 1;
         }
         Ok(withdrawn)
+    }
+
+    /// When to look again without having been told of a change.
+    pub(crate) fn soon(&self) -> Deadline {
+        Deadline::after(&*self.clock, LOOK_AGAIN)
     }
 
     fn patience(&self, factor: u32) -> Patience {

@@ -76,7 +76,8 @@ impl Space {
         &self.cpu
     }
 
-    /// A device joins; says the number of its first node (the others follow).
+    /// A device joins; says the number of its first node (the others follow), which is node 0 if
+    /// it has no memory.
     ///
     /// # Errors
     /// [`Error::TooManyNodes`]; [`Error::NeedsStableFrames`] if its DMA pins host memory and the
@@ -90,6 +91,9 @@ impl Space {
         let descriptions = device.nodes();
         if *nr_nodes + descriptions.len() > MAX_NODES {
             return Err(Error::TooManyNodes { wanted: descriptions.len() });
+        }
+        if descriptions.is_empty() {
+            return Ok(NodeId::HOST);
         }
         let first = NodeId(*nr_nodes as u8);
         device.set_first_node(first);
@@ -109,7 +113,8 @@ impl Space {
     /// [`Error::UnknownNode`], [`Error::TooManyProcessors`].
     pub fn attach(&self, node: NodeId, mmu: Arc<dyn Mmu>) -> Result<Attached> {
         let _setup = self.setup.lock();
-        let capabilities = self.node(node)?.device.capabilities();
+        let of_node = self.node(node)?.device.capabilities();
+        let capabilities = mmu.capabilities().unwrap_or(of_node);
         let free = self.processors.iter().position(|slot| slot.with(Option::is_none));
         let id = ProcessorId(free.ok_or(Error::TooManyProcessors)? as u8);
         // Frames move for the processor that owns the window, not for others of its node.

@@ -5,8 +5,8 @@
 use std::sync::Barrier;
 use std::thread;
 
-use gmm_core::driver::{Capabilities, Protection};
-use gmm_core::{Error, NodeId, PAGE_SIZE, PageRange, PageState};
+use gmm_core::driver::{Access, Capabilities, Protection};
+use gmm_core::{Error, NodeId, PAGE_SIZE, PageRange, PageState, ProcessorId};
 use gmm_driver_tests::array::{AccessError, Call, DeviceOptions};
 use gmm_driver_tests::{World, word};
 
@@ -160,6 +160,53 @@ fn a_context_that_dies_or_leaves_takes_no_data_along() {
     }
 }
 
+/// While a launch of a context on node 0 holds a page, nothing takes the mapping from it.
+#[test]
+fn a_page_that_it_holds_stays_mapped() {
+    for (world, kind) in worlds() {
+        let (movable, _) = kind;
+        let range = world.mmap(1);
+        let addr = word(range.start, 0);
+        let processor = world.processors[G1].processor.clone();
+        world.cpu().store(addr, 1).expect("a store");
+        let hold = world.space.hold(&processor, &[range], Access::Write).expect("one page");
+        for other in [CPU, X] {
+            let result = world.processors[other].add(addr, 1);
+            assert!(mappers(&world, range.start).contains(&G1), "{kind:?}: {other} took it");
+            let may = !movable && other == CPU;
+            match result {
+                Ok(_) if may => {}
+                Err(AccessError::Fault(Error::PageHeld { node: NodeId::HOST, .. })) if !may => {}
+                other => panic!("{kind:?}: {other:?}"),
+            }
+            world.assert_sound((kind, other));
+        }
+        drop(hold);
+        for other in [CPU, X] {
+            world.heal(other, addr).expect("nobody holds it");
+            world.processors[other].add(addr, 1).expect("nobody holds it");
+        }
+        world.assert_sound((kind, "after the hold"));
+    }
+}
+
+/// The same the other way round: what the CPU holds is not moved out of its window.
+#[test]
+fn a_page_that_the_cpu_holds_stays_mapped() {
+    for (world, kind) in worlds() {
+        let range = world.mmap(1);
+        let addr = word(range.start, 0);
+        let cpu = world.cpu().processor.clone();
+        assert_eq!(cpu.id(), ProcessorId::CPU);
+        let hold = world.space.hold(&cpu, &[range], Access::Write).expect("one page");
+        let result = world.processors[G1].add(addr, 1);
+        assert!(mappers(&world, range.start).contains(&CPU), "{kind:?}: {result:?}");
+        assert_eq!(result.is_ok(), !kind.0, "{kind:?}: {result:?}");
+        drop(hold);
+        world.assert_sound(kind);
+    }
+}
+
 #[test]
 fn no_count_is_lost_between_the_cpu_its_guests_and_an_xpu() {
     for movable in [true, false] {
@@ -191,4 +238,20 @@ fn no_count_is_lost_between_the_cpu_its_guests_and_an_xpu() {
         assert_eq!(total, 4 * 2_000, "movable: {movable}");
         world.assert_sound(movable);
     }
+}
+
+/// What a context can do is what its own device says, not what its node's does.
+#[test]
+fn it_is_taken_for_what_its_own_device_is() {
+    let world = World::builder(8)
+        .host(|h| h.with(Capabilities::READ_ONLY_MAPPINGS))
+        .xpu(guest(), 2)
+        .xpu(DeviceOptions::xpu("x", 2), 1)
+        .build();
+    let addr = word(world.mmap(1).start, 0);
+    assert_eq!(world.processors[X].load(addr), Ok(0));
+    assert_eq!(world.processors[G1].load(addr), Ok(0));
+    assert_eq!(world.processors[G1].store(addr, 1), Ok(()));
+    assert_eq!(world.processors[X].load(addr), Ok(1));
+    world.assert_sound("a guest without read-only mappings on a host with them");
 }

@@ -135,7 +135,6 @@ impl Shared {
         };
         let access = match taken.posted {
             Posted::Signal(signal) => return self.doom(Death::Crash { kernel, signal, addr }),
-            Posted::Fault(_) if !self.device.config.read_only_mappings => Access::Write,
             Posted::Fault(access) => access,
         };
         #[cfg(test)]
@@ -155,6 +154,8 @@ impl Shared {
                     Resolved::AlreadyUsable => &self.counters.coalesced,
                 };
                 counter.fetch_add(1, Ordering::Relaxed);
+                // The launch can't end, and free the name, before its core goes on.
+                drop(kernel);
                 self.let_go_on(taken);
             }
             // It failed because the context is ending.

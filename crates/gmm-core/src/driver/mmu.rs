@@ -1,6 +1,6 @@
 //! A context's page table.
 
-use super::{DriverError, Partial};
+use super::{Capabilities, DriverError, Partial};
 use crate::{Frame, PageNr, PageRange, VirtAddr};
 
 /// What a processor wanted to do when it faulted.
@@ -75,6 +75,12 @@ pub struct Clear {
 /// `is_unused_since_entered`. These must not allocate, must not call back into the core, and must
 /// return within a few seconds whatever the context does: one that does not answer is killed.
 pub trait Mmu: Send + Sync {
+    /// What this context can do, where that is not what the device of its node can: a context of
+    /// a device without memory, on node 0. Must not change. The default is the node's device's.
+    fn capabilities(&self) -> Option<Capabilities> {
+        None
+    }
+
     /// Asks whether the context can use `range`, and reserves it if so. Called by `mmap` before
     /// the range is claimed on the CPU, and by `attach` for regions that exist already.
     ///

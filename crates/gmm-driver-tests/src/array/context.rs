@@ -129,6 +129,10 @@ impl ArrayContext {
 }
 
 impl Mmu for ArrayContext {
+    fn capabilities(&self) -> Option<Capabilities> {
+        Some(self.capabilities)
+    }
+
     fn va_examine(&self, range: PageRange) -> Result<Examine, DriverError> {
         self.machine.call_hook(Call::Examine);
         self.machine.with(|s| {
