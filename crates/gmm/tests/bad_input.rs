@@ -186,7 +186,7 @@ fn unmapping_twice() {
 #[test]
 fn a_buffer_unmapped_by_its_address_is_dropped_without_harm() {
     let _turn = turn();
-    let gmm = machine(2);
+    let gmm = machine(4);
     let buffer = gmm.mmap::<u8>(PAGE).unwrap();
     gmm.munmap(buffer.as_ptr(), PAGE_SIZE).unwrap();
     drop(buffer);
@@ -265,16 +265,19 @@ fn settings_of_an_xpu_that_cannot_be() {
     let _turn = turn();
     let build = |xpu| Gmm::builder().xpu(xpu).build().map(drop).unwrap_err().to_string();
     let cases = [
-        (build(gmm::HostXpu::with_memory(PAGE_SIZE - 1)), ["memory_bytes", "2097151", "2097152"]),
-        (build(xpu_of(1).cores(0)), ["cores", "0", "64"]),
-        (build(xpu_of(1).cores(65)), ["cores", "65", "64"]),
+        (
+            build(gmm::HostXpu::with_memory(4 * PAGE_SIZE - 1)),
+            ["memory_bytes", "8388607", "8388608"],
+        ),
+        (build(xpu_of(4).cores(0)), ["cores", "0", "64"]),
+        (build(xpu_of(4).cores(65)), ["cores", "65", "64"]),
     ];
     for (text, named) in cases {
         assert!(named.iter().all(|n| text.contains(n)), "{text}");
     }
     // Nothing is left behind that keeps the next from being made.
     for _ in 0..6 {
-        drop(machine(1));
+        drop(machine(4));
     }
 }
 

@@ -79,7 +79,7 @@ fn readers_share_a_page_and_a_write_takes_it() {
 #[test]
 fn two_contexts_of_one_xpu_and_one_of_another_share_a_space() {
     let _turn = turn();
-    let gmm = two_xpus(4, 3);
+    let gmm = two_xpus(5, 4);
     let one = gmm.xpu(1).unwrap();
     let contexts = [one.new_context().unwrap(), one, gmm.xpu(2).unwrap()];
     const PAGES: usize = 9;
@@ -128,7 +128,7 @@ fn contexts_of_one_xpu_map_the_same_frame() {
 #[test]
 fn handles_to_an_xpu_share_a_context() {
     let _turn = turn();
-    let gmm = machine(2);
+    let gmm = machine(4);
     let (one, again) = (gmm.xpu(1).unwrap(), gmm.xpu(1).unwrap());
     assert_eq!(one.context().pid(), again.context().pid());
     let other = one.new_context().unwrap();

@@ -52,7 +52,7 @@ fn a_buffer_larger_than_the_xpu_is_swept_again_and_again() {
 #[test]
 fn a_list_built_by_the_cpu_is_walked_by_the_xpu() {
     let _turn = turn();
-    let gmm = machine(3);
+    let gmm = machine(4);
     const PAGES: usize = 7;
     const NODES: usize = 700;
     let memory = mmap(&gmm, PAGES + 1);
@@ -93,7 +93,7 @@ fn insert(root: &mut *mut TreeNode, node: *mut TreeNode) {
 #[test]
 fn a_tree_built_by_the_cpu_is_searched_by_the_xpu() {
     let _turn = turn();
-    let gmm = machine(3);
+    let gmm = machine(4);
     const PAGES: usize = 6;
     const KEYS: usize = 1000;
     let memory = mmap(&gmm, PAGES);
@@ -127,7 +127,7 @@ fn a_tree_built_by_the_cpu_is_searched_by_the_xpu() {
 #[test]
 fn regions_have_names_and_go_with_their_buffers() {
     let _turn = turn();
-    let gmm = machine(2);
+    let gmm = machine(4);
     let weights = gmm.mmap_named::<u8>(PAGE + 1, "weights").unwrap();
     let other = gmm.mmap::<u16>(1).unwrap();
     let regions = gmm.regions();
