@@ -155,7 +155,8 @@ fn without_replay_more_than_fits_is_an_error_before_the_launch() {
     let launch = unsafe { stream.launch_using(&sum, 1, args, &[part(3, 3), sum_part]).unwrap() };
     launch.wait().unwrap();
     assert_eq!(out.read_word(0), sum_of(3 * PAGE, 3 * PAGE, 1));
-    // What is used and not named is an error that says so.
+    // What is used and not named, and happens not to be there, is an error that says so.
+    memory.fill(3 * PAGE, 3 * PAGE, 1);
     // SAFETY: as above.
     let launch = unsafe { stream.launch_using(&sum, 1, args, &[part(3, 2), sum_part]).unwrap() };
     let (kernel, death) = death_of(launch.wait());
@@ -183,6 +184,7 @@ fn without_replay_a_pointer_within_a_list_needs_its_region_named() {
     // SAFETY: the kernel's own arguments.
     unsafe { stream.launch_using(&sum, 1, args, &ranges).unwrap().wait().unwrap() };
     assert_eq!(out.read_word(0), sum_of(0, SMALL, 1).wrapping_add(5));
+    second.fill(0, SMALL, 1); // The CPU takes the page back.
     // SAFETY: as above.
     let result = unsafe { stream.launch(&sum, 1, args).unwrap().wait() };
     let (_, death) = death_of(result);
