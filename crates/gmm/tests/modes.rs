@@ -106,14 +106,14 @@ fn without_replay_a_launch_holds_the_regions_of_its_arguments() {
         stream.launch_using(&spin, 1, (0_u64, u64::MAX, 0_u64), &[range(memory, 2)]).unwrap()
     };
     assert_eq!(gmm.snapshot().nodes[1].pinned_frames, 2);
-    let before = gmm.snapshot();
+    let before = picture(&gmm);
     let error = gmm.munmap(memory.at(PAGE), PAGE as u64).unwrap_err();
     let held = gmm_core::Error::PageHeld { addr: VirtAddr(memory.addr(PAGE)), node: NodeId(1) };
     assert!(matches!(&error, Error::Manager(e) if *e == held), "{error:?}");
     assert!(error.to_string().contains("held there by a running launch"), "{error}");
     let error = gmm.gmadvise(memory.at(0), PAGE as u64, gmm::Advice::DontNeed, 0).unwrap_err();
     assert!(matches!(error, Error::Manager(gmm_core::Error::PageHeld { .. })), "{error:?}");
-    assert_eq!(gmm.snapshot(), before);
+    assert_eq!(picture(&gmm), before);
     // The launch's end frees them, whatever the end.
     xpu.context().kill();
     death_of(endless.wait());

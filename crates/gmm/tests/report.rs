@@ -14,7 +14,10 @@ fn assert_adds_up(gmm: &Gmm, regions: &[(Memory, usize)]) -> Snapshot {
     let snapshot = gmm.snapshot();
     let pages =
         || regions.iter().flat_map(|&(memory, pages)| (0..pages).map(move |p| memory.at(p * PAGE)));
+    let usage = gmm.space().usage();
     for node in &snapshot.nodes {
+        let in_regions = usage.iter().map(|u| u.resident_pages[usize::from(node.node.0)]);
+        assert_eq!(in_regions.sum::<u64>(), u64::from(node.resident_frames), "{usage:?}");
         let copies = pages()
             .flat_map(|page| gmm.inspect(page).unwrap().copies)
             .filter(|copy| copy.node == node.node);
@@ -144,7 +147,8 @@ fn the_report_says_it_in_words() {
     run(&gmm.xpu(1).unwrap(), "touch", 1, (memory.at(0), 6 * PAGE, false)).unwrap();
     let report = gmm.report();
     assert_eq!(*report.snapshot(), gmm.snapshot());
-    let text = report.to_string();
+    let _other = gmm.mmap_named::<u8>(1, "untouched").unwrap();
+    let text = gmm.report().to_string();
     let backing = &gmm.frame_backing()[0];
     assert_eq!(backing.0, NodeId(1));
     let wanted = [
@@ -154,6 +158,8 @@ fn the_report_says_it_in_words() {
         "8.0 MiB resident of 8.0 MiB (peak 8.0 MiB, pinned 0 B)",
         "evicted   2 pages, 2 of them clean (without a copy)",
         "moved 12.0 MiB from node 0 to node 1",
+        "region test: 12.0 MiB, 12.0 MiB on node 0, 8.0 MiB on node 1\n",
+        "region untouched: 2.0 MiB\n",
     ];
     for line in wanted {
         assert!(text.contains(line), "no {line:?} in:\n{text}");

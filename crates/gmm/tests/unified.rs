@@ -6,7 +6,7 @@ mod common;
 use std::ptr::{null, null_mut};
 
 use common::*;
-use gmm::{Advice, PageState, Protection, VirtAddr};
+use gmm::{Advice, Gmm, PageState, Protection, VirtAddr};
 use gmm_kernels::samples::{ListNode, NOT_FOUND, TreeNode};
 
 #[test]
@@ -264,5 +264,58 @@ fn many_threads_use_many_regions_at_once() {
         }
     });
     assert!(gmm.regions().is_empty());
+    check(&gmm);
+}
+
+#[test]
+fn one_element_is_prefetched_from_many_threads_while_a_kernel_uses_it() {
+    let _turn = turn();
+    let gmm = Gmm::builder().xpu(xpu_of(4)).xpu(xpu_of(4)).build().unwrap();
+    let xpu = gmm.xpu(1).unwrap();
+    let mut one = gmm.mmap::<u64>(1).unwrap();
+    let (addr, words) = (one.as_ptr().cast::<u8>(), one.as_mut_ptr());
+    let memory = Memory(words.cast());
+    std::thread::scope(|scope| {
+        for node in [0, 1, 2, 0] {
+            let gmm = &gmm;
+            scope.spawn(move || {
+                (0..100).for_each(|_| {
+                    gmm.gmadvise(memory.at(0), 8, Advice::WillNeed, node).unwrap();
+                });
+            });
+        }
+        for seed in 0..50_u64 {
+            run(&xpu, "count_pages", 1, (words, 1_usize, PAGE, 2_u64, 0_usize, seed)).unwrap();
+        }
+    });
+    assert_eq!((one[0], one.len(), one.len_bytes()), (100, 1, 8));
+    drop(one);
+    assert!(gmm.inspect(addr).is_none_or(|info| info.state == PageState::Closed));
+    check(&gmm);
+}
+
+#[test]
+fn many_small_buffers_take_a_page_each_and_give_it_back() {
+    let _turn = turn();
+    let gmm = machine(4);
+    let xpu = gmm.xpu(1).unwrap();
+    let mut buffers: Vec<_> = (0..40).map(|_| gmm.mmap::<f32>(100).unwrap()).collect();
+    for (i, buffer) in buffers.iter_mut().enumerate() {
+        buffer.fill(i as f32);
+        run(&xpu, "square", 1, (buffer.as_mut_ptr(), buffer.len())).unwrap();
+    }
+    // Every second goes; what is left keeps its contents.
+    let mut i = 0;
+    buffers.retain(|_| {
+        i += 1;
+        i % 2 == 0
+    });
+    for (i, buffer) in buffers.iter().enumerate() {
+        let value = (2 * i + 1) as f32;
+        assert!(buffer.iter().all(|x| *x == value * value));
+    }
+    buffers.clear();
+    let nodes = gmm.snapshot().nodes;
+    assert!(nodes.iter().all(|node| node.resident_frames == 0), "{nodes:?}");
     check(&gmm);
 }
