@@ -1,0 +1,151 @@
+//! What the tests share: a turn for each (a process has room for four spaces), a deadline, unified
+//! memory by raw accesses, kernels by name, and children for what ends in a signal.
+#![expect(dead_code, reason = "each test file uses a part")]
+#![expect(unreachable_pub, reason = "a module of each test file")]
+
+pub mod child;
+mod memory;
+
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use gmm::hostxpu::{Death, KernelArgs};
+use gmm::{Gmm, HostXpu, Kernel, Launch, RegionInfo, Snapshot, Xpu};
+pub use memory::*;
+
+/// How long a test may take. Reaching it is a hang, not slowness: most take a second.
+const DEADLINE: Duration = Duration::from_secs(300);
+
+/// A test's turn: no other of this process runs meanwhile, and it ends the process if it is not
+/// dropped in time.
+pub struct Turn {
+    done: Option<Sender<()>>,
+    watchdog: Option<JoinHandle<()>>,
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// Waits for this test's turn. The first statement of each test.
+pub fn turn() -> Turn {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let name = std::thread::current().name().unwrap_or("a test").to_owned();
+    let (done, wait) = channel();
+    let watchdog = std::thread::spawn(move || {
+        if wait.recv_timeout(DEADLINE) == Err(RecvTimeoutError::Timeout) {
+            let message = format!("{name} HANGS: not done after {DEADLINE:?}; aborting\n");
+            // Not through `eprintln`, which a test's output is kept from by the harness.
+            // SAFETY: writes a string.
+            unsafe { libc::write(2, message.as_ptr().cast(), message.len()) };
+            std::process::abort();
+        }
+    });
+    Turn { done: Some(done), watchdog: Some(watchdog), _alone: alone }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        drop(self.done.take());
+        if let Some(watchdog) = self.watchdog.take() {
+            let _ = watchdog.join();
+        }
+    }
+}
+
+/// A host XPU of so many frames, with two cores.
+pub fn xpu_of(frames: u64) -> HostXpu {
+    HostXpu::with_memory(frames * gmm::PAGE_SIZE).cores(2)
+}
+
+/// Unified memory with one host XPU of so many frames: node 1.
+pub fn machine(frames: u64) -> Gmm {
+    Gmm::builder().xpu(xpu_of(frames)).build().unwrap()
+}
+
+/// Finds a sample kernel.
+pub fn kernel(xpu: &Xpu, name: &str) -> Kernel {
+    xpu.load("libgmm_kernels.so").unwrap().kernel(name).unwrap()
+}
+
+/// Starts a sample kernel. Those here keep to memory that the tests own, or are wild on purpose.
+pub fn start(xpu: &Xpu, name: &str, grid: u64, args: impl KernelArgs) -> Launch {
+    let kernel = kernel(xpu, name);
+    // SAFETY: the tests pass the kernel's own arguments, and order their accesses.
+    unsafe { xpu.stream().unwrap().launch(&kernel, grid, args).unwrap() }
+}
+
+/// Runs a sample kernel.
+pub fn run(xpu: &Xpu, name: &str, grid: u64, args: impl KernelArgs) -> gmm::Result<()> {
+    start(xpu, name, grid, args).wait()
+}
+
+/// Calls a sample kernel on the CPU, index by index.
+pub fn run_on_cpu(name: &str, grid: u64, args: impl KernelArgs) {
+    let kernel = gmm_kernels::KERNELS.iter().find(|k| k.name == name).unwrap();
+    let words = args.words();
+    for index in 0..grid {
+        // SAFETY: as for `start`.
+        unsafe { (kernel.entry)(index, grid, words.as_ptr()) };
+    }
+}
+
+/// How a launch's context ended, and the kernel's name.
+pub fn death_of(result: gmm::Result<()>) -> (String, Death) {
+    match result {
+        Err(gmm::Error::Xpu(gmm::hostxpu::Error::Launch { kernel, death })) => {
+            (kernel.to_string(), death)
+        }
+        other => panic!("not a launch that its context's end has ended: {other:?}"),
+    }
+}
+
+/// Invariants 1 to 3, on a space that nobody uses any more: faults of contexts that have died may
+/// still be under way.
+pub fn check(gmm: &Gmm) {
+    wait_until("the last fault ends", || {
+        gmm.snapshot().nodes.iter().all(|node| node.in_transit_frames == 0)
+    });
+    gmm.space().check().unwrap();
+}
+
+/// Everything there is to see of a space that nothing happens on, to compare it later. (Without
+/// the CPU's faults, which are counted after the thread that they are served for goes on.)
+pub fn picture(gmm: &Gmm) -> (Vec<RegionInfo>, Snapshot) {
+    let mut snapshot = gmm.snapshot();
+    let cpu = &mut snapshot.nodes[0];
+    (cpu.faults, cpu.coalesced_faults) = (0, 0);
+    (gmm.regions(), snapshot)
+}
+
+/// Bytes copied from one node to another so far.
+pub fn migrated(gmm: &Gmm, from: u8, to: u8) -> u64 {
+    let snapshot = gmm.snapshot();
+    let pair = snapshot.migrated_bytes.iter().find(|(f, t, _)| (f.0, t.0) == (from, to));
+    pair.map_or(0, |&(_, _, bytes)| bytes)
+}
+
+/// Waits for something that must happen; a minute is a failure, not a timing.
+pub fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !happened() {
+        assert!(start.elapsed() < Duration::from_secs(60), "never: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Repeatable numbers (xorshift).
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) % n
+    }
+}
