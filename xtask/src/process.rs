@@ -101,6 +101,20 @@ fn kill_tree(pid: u32) {
     children.into_iter().for_each(kill_tree);
 }
 
+/// The processor time of all children that have ended and of theirs. Zero where the kernel does not
+/// say.
+pub(crate) fn cpu_of_children() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let ticks: u64 = fields_after_name(&stat).skip(13).take(2).flat_map(str::parse::<u64>).sum();
+    Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second().max(1))
+}
+
+/// The fields of a line of `/proc/PID/stat` that follow the name, which may hold anything: the
+/// state, the parent, ..., as 14th and 15th the user and system time of the children.
+fn fields_after_name(stat: &str) -> impl Iterator<Item = &str> {
+    stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace()
+}
+
 /// `text` without terminal colour sequences.
 pub(crate) fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -157,6 +171,20 @@ mod tests {
     fn a_missing_program_is_named() {
         let result = run(&mut Command::new("no-such-program"), Show::All, Duration::from_secs(1));
         assert!(result.err().unwrap().to_string().contains("no-such-program"));
+    }
+
+    #[test]
+    fn the_processor_time_of_children_is_counted() {
+        let before = cpu_of_children();
+        shell("i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done", Duration::from_secs(60))
+            .unwrap();
+        assert!(cpu_of_children() > before);
+    }
+
+    #[test]
+    fn a_name_does_not_shift_the_fields() {
+        let fields: Vec<_> = fields_after_name("7 (a) b) S 1 2").collect();
+        assert_eq!(fields, ["S", "1", "2"]);
     }
 
     #[test]

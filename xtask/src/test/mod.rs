@@ -1,8 +1,12 @@
 //! `cargo xtask test`: everything that CI runs, in steps, with a table at the end.
 //!
-//! A step that fails does not keep the others from running. The last line counts the tests.
+//! A step that fails does not keep the others from running. The last line counts the tests; a step
+//! that runs none counts as one.
 
+mod bench;
 mod code;
+mod demo_report;
+mod kernels;
 mod layers;
 mod readme;
 mod reference;
@@ -11,12 +15,13 @@ mod steps;
 mod tally;
 mod tree;
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
+use crate::process;
 use crate::workspace::Workspace;
 use steps::{STEPS, Step};
 use tally::Tally;
@@ -37,8 +42,8 @@ pub(crate) struct Args {
 /// What a step may use.
 struct Context {
     workspace: Workspace,
-    /// The tests that the steps ran so far.
-    tally: RefCell<Tally>,
+    /// The tests that the step ran so far.
+    tally: Cell<Tally>,
 }
 
 /// How a step ended that did not fail.
@@ -62,7 +67,11 @@ impl Done {
 struct Row {
     name: &'static str,
     result: Result<Done>,
+    tally: Tally,
     took: Duration,
+    /// The processor time of all commands of the step: unlike `took` it says the same when the
+    /// machine has other things to do.
+    cpu: Duration,
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -73,22 +82,24 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let chosen = chosen(&args.only, &args.skip)?;
-    let context = Context { workspace: Workspace::find()?, tally: RefCell::default() };
+    let context = Context { workspace: Workspace::find()?, tally: Cell::default() };
     let begun = Instant::now();
     let mut rows = Vec::new();
     for (number, step) in (1..).zip(&chosen) {
         println!("\n=== [{number}/{}] {}: {}", chosen.len(), step.name, step.what);
-        let begun = Instant::now();
+        let (begun, cpu_before) = (Instant::now(), process::cpu_of_children());
         let result = (step.run)(&context);
         let took = begun.elapsed();
+        let cpu = process::cpu_of_children().saturating_sub(cpu_before);
+        let tally = context.tally.take().of_step(&result);
         match &result {
             Ok(done) if done.skipped => println!("--- {}: SKIPPED: {}", step.name, done.note),
             Ok(_) => println!("--- {}: ok, {:.1} s", step.name, took.as_secs_f64()),
             Err(error) => println!("--- {}: FAILED: {error:#}", step.name),
         }
-        rows.push(Row { name: step.name, result, took });
+        rows.push(Row { name: step.name, result, tally, took, cpu });
     }
-    let ok = close(&rows, begun.elapsed(), *context.tally.borrow());
+    let ok = close(&rows, begun.elapsed());
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -107,8 +118,8 @@ fn chosen(only: &[String], skip: &[String]) -> Result<Vec<&'static Step>> {
 
 /// Prints the table and the closing lines; true if no step failed. The last line stands alone and
 /// counts the tests, in the form that readers of logs know.
-fn close(rows: &[Row], took: Duration, tally: Tally) -> bool {
-    println!("\n=== what came out");
+fn close(rows: &[Row], took: Duration) -> bool {
+    println!("\n=== what came out, in how much time and processor time");
     for row in rows {
         let (verdict, note) = match &row.result {
             Ok(done) if done.skipped => ("skipped", done.note.clone()),
@@ -116,13 +127,16 @@ fn close(rows: &[Row], took: Duration, tally: Tally) -> bool {
             Err(error) => ("FAILED", format!("{error:#}")),
         };
         let note = note.lines().next().unwrap_or_default();
-        println!("{verdict:<8} {:<12} {:>7.1} s  {note}", row.name, row.took.as_secs_f64());
+        let (took, cpu) = (row.took.as_secs_f64(), row.cpu.as_secs_f64());
+        println!("{verdict:<8} {:<12} {took:>7.1} s {cpu:>7.1} s  {note}", row.name);
     }
     let failed: Vec<_> = rows.iter().filter(|row| row.result.is_err()).map(|r| r.name).collect();
     let nr_skipped = rows.iter().filter(|r| r.result.as_ref().is_ok_and(|d| d.skipped)).count();
+    let tally = rows.iter().map(|row| row.tally).fold(Tally::default(), Tally::plus);
     println!(
-        "{} steps in {:.0} s, {} not ok{}{}, {nr_skipped} left out",
+        "{} step{} in {:.0} s, {} not ok{}{}, {nr_skipped} left out",
         rows.len(),
+        if rows.len() == 1 { "" } else { "s" },
         took.as_secs_f64(),
         failed.len(),
         if failed.is_empty() { "" } else { ": " },
@@ -165,11 +179,14 @@ mod tests {
 
     #[test]
     fn one_failed_step_fails_the_run() {
-        let row = |result| Row { name: "a", result, took: Duration::ZERO };
+        let row = |result| {
+            let tally = Tally::default().of_step(&result);
+            Row { name: "a", result, tally, took: Duration::ZERO, cpu: Duration::ZERO }
+        };
         let good = [row(Ok(Done::ok("")))];
-        assert!(close(&good, Duration::ZERO, Tally::default()));
+        assert!(close(&good, Duration::ZERO));
         let bad =
             [row(Ok(Done::ok(""))), row(Err(anyhow::anyhow!("no"))), row(Ok(Done::skipped("x")))];
-        assert!(!close(&bad, Duration::ZERO, Tally::default()));
+        assert!(!close(&bad, Duration::ZERO));
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::{Context, Done};
+use super::{Context, Done, kernels};
 use crate::process::{self, Show};
 
 /// The example that is the README's program.
@@ -40,9 +40,10 @@ pub(super) fn step(context: &Context) -> Result<Done> {
     let program = program.context("README.md shows no Rust program")?;
     let example = fs::read_to_string(root.join(EXAMPLE)).context(EXAMPLE)?;
     ensure!(
-        program.text.trim() == example.trim(),
+        program.text.trim() == without_crate_doc(&example).trim(),
         "the program in README.md is not {EXAMPLE}: make them equal"
     );
+    kernels::build(context, true)?;
     println!("$ cargo run --example readme      (the program in README.md)");
     let cargo = ["run", "--quiet", "--release", "--package", "gmm-memory", "--example", "readme"];
     run(context.workspace.cargo(&cargo)).context("the program in README.md")?;
@@ -67,6 +68,11 @@ pub(super) fn step(context: &Context) -> Result<Done> {
     Ok(Done::ok(format!("the program and {nr_run} commands")))
 }
 
+/// The program without the line that says to which text it belongs.
+fn without_crate_doc(source: &str) -> String {
+    source.lines().skip_while(|line| line.starts_with("//!")).collect::<Vec<_>>().join("\n")
+}
+
 fn run(mut command: std::process::Command) -> Result<()> {
     let done = process::run(&mut command, Show::All, LIMIT)?;
     if !done.success() {
@@ -75,7 +81,8 @@ fn run(mut command: std::process::Command) -> Result<()> {
     Ok(())
 }
 
-/// The fenced blocks of a Markdown text.
+/// The fenced blocks of a Markdown text, and in a block of its own each command in a sentence:
+/// code between backquotes that begins as one.
 fn blocks(markdown: &str) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut not_run = None;
@@ -89,10 +96,21 @@ fn blocks(markdown: &str) -> Vec<Block> {
             let language = language.split([' ', ',']).next().unwrap_or_default().to_owned();
             blocks.push(Block { language, text: text.join("\n"), not_run: not_run.take() });
         } else if !line.is_empty() {
+            let code = line.split('`').skip(1).step_by(2).filter(|code| is_command(code));
+            blocks.extend(code.map(|code| Block {
+                language: "sh".into(),
+                text: code.into(),
+                not_run: not_run.clone(),
+            }));
             not_run = None;
         }
     }
     blocks
+}
+
+/// Does this code in a sentence show a command with all that it takes to run it?
+fn is_command(code: &str) -> bool {
+    code.starts_with("cargo ")
 }
 
 /// The commands of a block: in `console` the lines after a prompt, in `sh` each line that is no
@@ -144,6 +162,20 @@ mod tests {
         let blocks = blocks(&text);
         assert_eq!(blocks[0].not_run.as_deref(), Some("needs root"));
         assert_eq!(blocks[1].not_run, None);
+    }
+
+    #[test]
+    fn a_command_in_a_sentence_is_one() {
+        let text = "Try `cargo run -- \"a b\"`, or `cargo` and `x.rs`: `cargo b`.\n";
+        assert_eq!(all_commands(text), ["cargo run -- \"a b\"", "cargo b"]);
+        let text = format!("{NOT_RUN} needs root -->\n`cargo a`\n`cargo b`\n");
+        assert_eq!(blocks(&text)[0].not_run.as_deref(), Some("needs root"));
+        assert_eq!(blocks(&text)[1].not_run, None);
+    }
+
+    #[test]
+    fn the_first_lines_of_the_example_are_not_compared() {
+        assert_eq!(without_crate_doc("//! Of the README.\nuse a;\n//! b\n"), "use a;\n//! b");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
-use super::{Context, Done};
+use super::{Context, Done, demo_report};
 use crate::model;
 use crate::process::{self, Show};
 
@@ -56,12 +56,13 @@ pub(super) fn step(context: &Context) -> Result<Done> {
                     command.args(reference.0.iter().map(|(text, _)| text));
                 }
             }
-            let at = format!("{memory} of XPU memory, {cores} cores");
+            let at = format!("{memory} of XPU memory, {cores} core(s)");
             let begun = Instant::now();
             let done = process::run(&mut command, Show::Errors, LIMIT).context(at.clone())?;
             ensure!(done.success(), "{at}: gmm demo: {}", done.how());
             let report: Value = serde_json::from_str(&done.stdout)
                 .with_context(|| format!("{at}: standard output is not one JSON object"))?;
+            demo_report::check(&report, model.is_ok()).context(at.clone())?;
             let cases = Cases::of(&report).context(at.clone())?;
             let error = match &model {
                 Ok(_) => {

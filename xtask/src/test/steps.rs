@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
 use super::tally::Tally;
-use super::{Context, Done, layers, readme, reference, sizes, tree};
+use super::{Context, Done, bench, kernels, layers, readme, reference, sizes, tree};
 use crate::man;
 use crate::process::{self, Finished, Show};
 
@@ -19,7 +19,7 @@ pub(super) struct Step {
     pub(super) run: fn(&Context) -> Result<Done>,
 }
 
-pub(super) const STEPS: [Step; 15] = [
+pub(super) const STEPS: [Step; 16] = [
     Step { name: "fmt", what: "the code is formatted", run: fmt },
     Step { name: "tree", what: "what no file of the tree may hold", run: tree::step },
     Step { name: "layers", what: "a crate uses only crates below it", run: layers::step },
@@ -32,13 +32,15 @@ pub(super) const STEPS: [Step; 15] = [
     Step { name: "shuttle", what: "interleavings of threads (ci/shuttle.sh)", run: shuttle },
     Step { name: "doctor", what: "gmm doctor runs and its JSON is whole", run: doctor },
     Step { name: "demo", what: "the language model against its reference", run: reference::step },
+    Step { name: "bench", what: "gmm bench runs and its JSON is whole", run: bench::step },
     Step { name: "readme", what: "the README's commands and program", run: readme::step },
     Step { name: "tsan", what: "the thread sanitizer (ci/tsan.sh)", run: tsan },
     Step { name: "asan", what: "the address sanitizer (ci/asan.sh)", run: asan },
 ];
 
 /// Tests that find more when they run at full speed: package and test file.
-const RELEASE_TESTS: [(&str, &str); 1] = [("gmm-memory", "coherence")];
+const RELEASE_TESTS: [(&str, &str); 2] =
+    [("gmm-driver-tests", "threads"), ("gmm-hostxpu", "faults")];
 
 /// How long a build or a suite of tests may take.
 const LIMIT: Duration = Duration::from_secs(60 * 60);
@@ -63,35 +65,26 @@ fn docs(context: &Context) -> Result<Done> {
 }
 
 fn tests(context: &Context) -> Result<Done> {
-    // Tests load the sample kernels as a library, which no test depends on by itself.
-    succeed(context, &["build", "--package", "gmm-kernels"])?;
-    let args: &[&str] = if has_nextest(context) {
-        &["nextest", "run", "--workspace", "--no-fail-fast"]
-    } else {
-        println!("  cargo-nextest is not installed: cargo's own runner is used");
-        &["test", "--workspace", "--no-fail-fast", "--lib", "--bins", "--tests"]
-    };
-    run_tests(context, context.workspace.cargo(args))
+    kernels::build(context, false)?;
+    run_tests(context, &["--workspace"], &["--lib", "--bins", "--tests"])
 }
 
 fn doctests(context: &Context) -> Result<Done> {
-    run_tests(context, context.workspace.cargo(&["test", "--workspace", "--no-fail-fast", "--doc"]))
+    kernels::build(context, false)?;
+    let args = ["test", "--workspace", "--no-fail-fast", "--doc"];
+    let done = run(context.workspace.cargo(&args))?;
+    count(context, &done)
 }
 
 fn release(context: &Context) -> Result<Done> {
-    let mut args = vec!["test", "--release", "--no-fail-fast"];
-    let mut missing = Vec::new();
+    kernels::build(context, true)?;
+    let mut args = vec!["--release"];
+    let mut targets = Vec::new();
     for (package, test) in RELEASE_TESTS {
-        match context.workspace.folder_of(package)?.join(format!("tests/{test}.rs")) {
-            path if path.is_file() => args.extend(["--package", package, "--test", test]),
-            path => missing.push(format!("{} does not exist", path.display())),
-        }
+        args.extend(["--package", package]);
+        targets.extend(["--test", test]);
     }
-    if !missing.is_empty() {
-        return Ok(Done::skipped(missing.join(", ")));
-    }
-    succeed(context, &["build", "--release", "--package", "gmm-kernels"])?;
-    run_tests(context, context.workspace.cargo(&args))
+    run_tests(context, &args, &targets)
 }
 
 fn shuttle(context: &Context) -> Result<Done> {
@@ -140,35 +133,44 @@ fn script(context: &Context, path: &str) -> Result<Done> {
     count(context, &done)
 }
 
-fn run_tests(context: &Context, command: Command) -> Result<Done> {
-    let done = run(command)?;
+/// Runs tests with nextest where it is installed, which gives each a process, else with cargo's own
+/// runner. `args` is what both must be told, `targets` says which kinds of targets hold the tests.
+fn run_tests(context: &Context, args: &[&str], targets: &[&str]) -> Result<Done> {
+    let runner: &[&str] = if has_nextest(context) {
+        &["nextest", "run", "--no-fail-fast"]
+    } else {
+        println!("  cargo-nextest is not installed: cargo's own runner is used");
+        &["test", "--no-fail-fast"]
+    };
+    let done = run(context.workspace.cargo(&[runner, args, targets].concat()))?;
     count(context, &done)
 }
 
 /// Adds what a test runner counted to the sum.
 fn count(context: &Context, done: &Finished) -> Result<Done> {
-    let mut tally = Tally::of_output(&done.stdout);
-    tally += Tally::of_output(&done.stderr);
-    *context.tally.borrow_mut() += tally;
+    let tally = Tally::of_output(&done.stdout).plus(Tally::of_output(&done.stderr));
+    let sum = context.tally.get().plus(tally);
+    context.tally.set(sum);
     let counts = format!("{} passed, {} failed", tally.passed, tally.failed);
     if !done.success() {
         bail!("{counts} ({})", done.how());
     }
+    ensure!(tally.passed > 0, "no test was run");
     Ok(Done::ok(counts))
 }
 
-fn succeed(context: &Context, args: &[&str]) -> Result<Done> {
+pub(super) fn succeed(context: &Context, args: &[&str]) -> Result<Done> {
     ensure_success(&run(context.workspace.cargo(args))?)?;
     Ok(Done::ok(""))
 }
 
-fn ensure_success(done: &Finished) -> Result<()> {
+pub(super) fn ensure_success(done: &Finished) -> Result<()> {
     ensure!(done.success(), "{}", done.how());
     Ok(())
 }
 
 /// Prints the command, then runs it.
-fn run(mut command: Command) -> Result<Finished> {
+pub(super) fn run(mut command: Command) -> Result<Finished> {
     let words = [command.get_program()].into_iter().chain(command.get_args());
     let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
     println!("$ {}", words.join(" "));

@@ -1,7 +1,8 @@
 //! Counts tests by the closing lines of the runners that ran them.
 
-use std::ops::AddAssign;
+use anyhow::Result;
 
+use super::Done;
 use crate::process::plain;
 
 /// How many tests passed, failed and were skipped.
@@ -12,15 +13,27 @@ pub(super) struct Tally {
     pub(super) skipped: u64,
 }
 
-impl AddAssign for Tally {
-    fn add_assign(&mut self, other: Self) {
-        self.passed += other.passed;
-        self.failed += other.failed;
-        self.skipped += other.skipped;
-    }
-}
-
 impl Tally {
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self {
+            passed: self.passed + other.passed,
+            failed: self.failed + other.failed,
+            skipped: self.skipped + other.skipped,
+        }
+    }
+
+    /// What a step counts for that ran these tests and ended so. A step that failed counts as
+    /// failed though no test of it did: what it builds may not compile.
+    pub(super) fn of_step(mut self, result: &Result<Done>) -> Self {
+        match result {
+            Err(_) => self.failed = self.failed.max(1),
+            Ok(done) if done.skipped => self.skipped += 1,
+            Ok(_) if self == Self::default() => self.passed = 1,
+            Ok(_) => {}
+        }
+        self
+    }
+
     /// The sum of the closing lines in a runner's output: of cargo's own
     /// (`test result: ok. 5 passed; 0 failed; 1 ignored; ...`) and of nextest
     /// (`Summary [ 0.1s] 6 tests run: 5 passed (1 slow), 1 timed out, 2 skipped`).
@@ -31,10 +44,10 @@ impl Tally {
             if let Some((_, counts)) =
                 line.strip_prefix("test result: ").and_then(|l| l.split_once(". "))
             {
-                sum += Self::of_counts(counts.split(';'));
+                sum = sum.plus(Self::of_counts(counts.split(';')));
             } else if line.starts_with("Summary [") {
                 let counts = line.split_once(" run: ").map_or("", |(_, counts)| counts);
-                sum += Self::of_counts(without_parentheses(counts).split(','));
+                sum = sum.plus(Self::of_counts(without_parentheses(counts).split(',')));
             }
         }
         sum
@@ -94,6 +107,19 @@ mod tests {
         assert_eq!(Tally::of_output(line), tally(1, 0, 0));
         let line = "     Summary [   0.003s] 2/9 tests run: 1 passed, 1 failed, 0 skipped\n";
         assert_eq!(Tally::of_output(line), tally(1, 1, 0));
+    }
+
+    #[test]
+    fn a_step_counts_for_one_if_it_ran_no_test() {
+        let (ok, skipped) = (Ok(Done::ok("")), Ok(Done::skipped("")));
+        let failed = Err(anyhow::anyhow!("no"));
+        let (none, some) = (Tally::default(), tally(5, 0, 1));
+        assert_eq!(none.of_step(&ok), tally(1, 0, 0));
+        assert_eq!(none.of_step(&skipped), tally(0, 0, 1));
+        assert_eq!(none.of_step(&failed), tally(0, 1, 0));
+        assert_eq!(some.of_step(&ok), some);
+        assert_eq!(some.of_step(&failed), tally(5, 1, 1));
+        assert_eq!(tally(5, 2, 1).of_step(&failed), tally(5, 2, 1));
     }
 
     #[test]
