@@ -12,10 +12,10 @@ pub struct Config {
     /// How many address ranges `mmap` offers to contexts that refuse before it gives up
     /// (openEuler's kernel uses 10).
     pub examine_tries: u32,
-    /// How many frames are asked of a device at a time (the paper's 16).
+    /// How many frames are asked of a device at a time (the paper's 16); at least 1.
     pub import_batch: u32,
-    /// How many pages are evicted at a time at most (the paper's 16); never more than an eighth
-    /// of the node.
+    /// How many pages are evicted at a time at most (the paper's 16); at least 1, and never more
+    /// than an eighth of the node.
     pub evict_batch: u32,
     /// How long a fault waits for frames that other faults hold before it reports out of memory.
     pub frame_wait: Duration,

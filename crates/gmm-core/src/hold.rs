@@ -29,10 +29,13 @@ impl Space {
         access: Access,
     ) -> Result<Hold> {
         let node = self.known_node(processor.node);
+        // By address, so that two that hold the same pages never wait for each other.
+        let mut ranges = ranges.to_vec();
+        ranges.sort_by_key(|r| r.start);
         let nr_pages: u64 = ranges.iter().map(|r| r.nr_pages).sum();
         let mut hold = Hold { space: Arc::clone(self), frames: Vec::new() };
         hold.frames.reserve_exact(nr_pages.min(u64::from(node.capacity())) as usize);
-        for &range in ranges {
+        for range in ranges {
             for region in self.regions.lock().covering(range)? {
                 if region.refused_by.contains(processor.id) {
                     let addr = range.start.start();

@@ -70,9 +70,10 @@ impl Space {
         node: &'a Node,
         still_wanted: impl Fn() -> bool,
     ) -> Result<Option<TransitFrame<'a>>, OutOfMemory> {
+        let host = self.known_node(HOST);
         let mut patience: Option<Patience> = None;
         loop {
-            let seen = node.changes();
+            let (seen, host_seen) = (node.changes(), host.changes());
             let (free, import) = self.free_or_imported(node);
             if free.is_some() {
                 return Ok(free);
@@ -85,7 +86,11 @@ impl Space {
             let host_full = match round {
                 Round::Got(frame) => return Ok(Some(frame)),
                 Round::Busy => false,
-                Round::Nothing { host_full } if node.is_in_motion(seen) => host_full,
+                Round::Nothing { host_full }
+                    if node.is_in_motion(seen) || host_full && host.is_in_motion(host_seen) =>
+                {
+                    host_full
+                }
                 Round::Nothing { host_full } => return Err(node.out_of_memory(host_full)),
             };
             let patience = patience.get_or_insert_with(|| self.patience(PATIENCE));
@@ -131,7 +136,8 @@ impl Space {
     }
 
     fn patience(&self, factor: u32) -> Patience {
-        let after = |n| Deadline::after(&*self.clock, self.config.frame_wait * n);
+        let wait = self.config.frame_wait;
+        let after = |n| Deadline::after(&*self.clock, wait.saturating_mul(n));
         Patience { quiet: after(1), end: after(factor) }
     }
 
@@ -162,7 +168,7 @@ impl Space {
         match node.pop_free() {
             Some(frame) => (Some(frame), Import::Done),
             None => {
-                let import = node.import(self.config.import_batch);
+                let import = node.import(self.config.import_batch.max(1));
                 (node.pop_free(), import)
             }
         }
@@ -194,10 +200,10 @@ impl Space {
     /// Locks victims, the best first, and finds room for what has to be copied out.
     fn choose<'a>(&'a self, node: &'a Node, outlook: &mut Outlook) -> Victims<'a> {
         let eighth = (node.capacity() / 8).max(1);
-        let limit = eighth.min(self.config.evict_batch).min(MAX_VICTIMS as u32) as usize;
+        let limit = eighth.min(self.config.evict_batch.max(1)).min(MAX_VICTIMS as u32) as usize;
         let mut victims = Batch::new();
         for &(nr, page) in node.victims::<MAX_CANDIDATES>(node.id == HOST).iter() {
-            if victims.len() == limit {
+            if victims.len() == limit || outlook.host_full {
                 break;
             }
             let Some(entry) = self.table.get(page).and_then(|entry| entry.try_lock()) else {

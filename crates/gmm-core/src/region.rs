@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::driver::Protection;
-use crate::{Error, PageNr, PageRange, ProcessorSet, Result};
+use crate::{Error, PageNr, PageRange, ProcessorId, ProcessorSet, Result};
 
 /// One region, or the part of one that is left after a partial `munmap`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -85,9 +85,9 @@ impl Regions {
     }
 
     /// Held addresses become a region.
-    pub(crate) fn establish(&mut self, range: PageRange, protection: Protection, name: &str) {
+    pub(crate) fn establish(&mut self, range: PageRange, protection: Protection, name: String) {
         self.nr_made += 1;
-        let (name, refused_by) = (name.to_owned(), ProcessorSet::EMPTY);
+        let refused_by = ProcessorSet::EMPTY;
         self.free(range);
         self.insert(RegionInfo { range, name, protection, refused_by, origin: self.nr_made });
     }
@@ -133,10 +133,10 @@ impl Regions {
         })
     }
 
-    /// Every range in use, also those that are being unmapped.
-    pub(crate) fn all_ranges(&self) -> Vec<PageRange> {
-        let ranges = self.by_start.iter();
-        ranges.map(|(&s, &(nr_pages, _))| PageRange { start: PageNr(s), nr_pages }).collect()
+    /// Every range that `processor` may have reserved.
+    pub(crate) fn ranges_not_refused_by(&self, processor: ProcessorId) -> Vec<PageRange> {
+        let usable = self.iter().filter(|r| !r.refused_by.contains(processor));
+        usable.map(|r| r.range).collect()
     }
 
     /// Changes every region, whatever it likes except the range.
@@ -231,7 +231,7 @@ mod tests {
 
     fn map(regions: &mut Regions, nr_pages: u64) -> PageRange {
         let range = regions.take(nr_pages, None, 1).unwrap();
-        regions.establish(range, Protection::ReadWrite, "");
+        regions.establish(range, Protection::ReadWrite, String::new());
         range
     }
 

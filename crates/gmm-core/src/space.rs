@@ -120,7 +120,6 @@ impl Space {
         // Frames move for the processor that owns the window, not for others of its node.
         let capabilities = capabilities - Capabilities::MOVABLE_FRAMES;
         let processor = Arc::new(Processor::new(id, node, mmu, capabilities));
-        self.processors[id.index()].with_mut(|slot| *slot = Some(Arc::clone(&processor)));
         let regions: Vec<_> = self.regions.lock().iter().map(|r| r.range).collect();
         let mut refused = Vec::new();
         for range in regions {
@@ -128,6 +127,8 @@ impl Space {
                 refused.extend(self.note_refusal(range, id));
             }
         }
+        // Seen by others only when it is known what it can use.
+        self.processors[id.index()].with_mut(|slot| *slot = Some(Arc::clone(&processor)));
         Ok(Attached { processor, refused })
     }
 
@@ -154,8 +155,8 @@ impl Space {
         if !processor.set_detached() {
             return;
         }
-        let regions = self.regions.lock().all_ranges();
-        for &range in &regions {
+        let regions = self.regions.lock().ranges_not_refused_by(processor.id);
+        for range in regions {
             for (page, entry) in self.table.entries(range) {
                 let mut mapping = entry.lock();
                 if mapping.mapped().contains(processor.id) {
@@ -179,6 +180,8 @@ impl Space {
     /// [`Error::Refused`] after [`Config::examine_tries`] ranges.
     pub fn mmap(&self, len_bytes: u64, protection: Protection, name: &str) -> Result<PageRange> {
         let nr_pages = PageRange::covering(VirtAddr(0), len_bytes)?.nr_pages;
+        // Read, and allocated, before any lock is taken: it may lie in unified memory.
+        let name = name.to_owned();
         let _setup = self.setup.lock();
         let mut tries = Tries { space: self, rejected: Vec::new() };
         let mut hint = None;
@@ -228,7 +231,7 @@ impl Space {
         Ok(())
     }
 
-    fn open(&self, range: PageRange, protection: Protection, name: &str) {
+    fn open(&self, range: PageRange, protection: Protection, name: String) {
         self.table.make(range);
         for (_, entry) in self.table.entries(range) {
             entry.lock().open(protection);

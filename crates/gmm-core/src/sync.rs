@@ -157,7 +157,8 @@ pub(crate) struct Deadline(Duration);
 
 impl Deadline {
     pub(crate) fn after(clock: &dyn Clock, timeout: Duration) -> Self {
-        Self(clock.now() + timeout)
+        // A timeout too long to be reached is one that never ends.
+        Self(clock.now().saturating_add(timeout))
     }
 
     /// What is left, `None` when it has passed.

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use gmm_core::driver::Access;
 use gmm_core::{Error, PageNr, Resolved, VirtAddr};
 
 use crate::config::MAX_CORES;
