@@ -90,7 +90,7 @@ impl Stats {
 
 /// What has happened in a space so far, and how its nodes stand. Counters are read one by one
 /// while others may change: each is right, their sums may be off by what is under way.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Snapshot {
     /// By node number.
     pub nodes: Vec<NodeStats>,

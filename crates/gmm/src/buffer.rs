@@ -3,10 +3,11 @@
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 
-use gmm_core::PageRange;
+use gmm_core::driver::Protection;
+use gmm_core::{NodeId, PageRange};
 use zerocopy::FromZeros;
 
-use crate::Gmm;
+use crate::{Gmm, Result};
 
 /// A slice of `T` in unified memory: the same pointer is valid on the CPU and on every XPU.
 /// Dropped, it is unmapped; a launch that still uses it is then a wild access.
@@ -48,6 +49,35 @@ impl<T: FromZeros> Unified<T> {
         self.range
     }
 
+    /// `WILLNEED`: brings the buffer to `node` ahead of its use.
+    ///
+    /// # Errors
+    /// As [`Gmm::gmadvise`].
+    pub fn will_need(&self, node: u8) -> Result<()> {
+        self.gmm.enter()?.space.check_node(NodeId(node))?;
+        self.gmm.prefetch(self.range.start.start(), self.range.len_bytes(), NodeId(node))
+    }
+
+    /// `DONTNEED`: drops the contents on all nodes. The buffer reads as zero afterwards.
+    ///
+    /// # Errors
+    /// [`Error::Manager`](crate::Error::Manager) if a launch, or someone outside the manager,
+    /// holds a page.
+    pub fn discard(&mut self) -> Result<()> {
+        let (start, len) = (self.range.start.start(), self.range.len_bytes());
+        Ok(self.gmm.enter()?.space.discard(start, len)?)
+    }
+
+    /// Changes what processors may do with the buffer. While it is read-only a write raises
+    /// SIGSEGV on the CPU, and ends a launch with an error.
+    ///
+    /// # Errors
+    /// [`Error::Manager`](crate::Error::Manager) if a processor's mapping can't be changed.
+    pub fn protect(&mut self, protection: Protection) -> Result<()> {
+        let (start, len) = (self.range.start.start(), self.range.len_bytes());
+        Ok(self.gmm.enter()?.space.protect(start, len, protection)?)
+    }
+
     /// The length of the elements in bytes.
     pub fn len_bytes(&self) -> u64 {
         (self.len * size_of::<T>()) as u64
@@ -74,8 +104,11 @@ impl<T: FromZeros> DerefMut for Unified<T> {
 impl<T: FromZeros> Drop for Unified<T> {
     fn drop(&mut self) {
         let (start, len) = (self.range.start.start(), self.range.len_bytes());
-        // Fails if the range was unmapped through its address already, or in a forked child.
-        let _ = self.gmm.munmap(core::ptr::without_provenance(start.0 as usize), len);
+        // In a forked child nothing is ours. While a launch holds a page the region stays, and
+        // with it the addresses: that is a launch nobody waited for.
+        if let Ok(inside) = self.gmm.enter() {
+            let _ = inside.space.munmap(start, len);
+        }
     }
 }
 

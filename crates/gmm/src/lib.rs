@@ -8,7 +8,8 @@
 //!
 //! [`Gmm`] is the entry point: [`Gmm::mmap`] gives a [`Unified`] buffer, [`Gmm::xpu`] an [`Xpu`]
 //! to launch kernels on with the same pointers. Underneath, [`Gmm::mmap_raw`], [`Gmm::munmap`],
-//! [`Gmm::mprotect`] and [`Gmm::gmadvise`] work on addresses, as system calls do.
+//! [`Gmm::mprotect`] and [`Gmm::gmadvise`] work on addresses, as system calls do, and are as
+//! unsafe.
 //!
 //! # What to know
 //!
@@ -17,6 +18,11 @@
 //! - The CPU and an XPU may use one page in turn; using it at once is correct and slow (the page
 //!   moves back and forth). Two processors that write one location at once race, as two threads
 //!   do.
+//! - An application's own `madvise(MADV_DONTNEED)` drops what the CPU maps at that moment, and only
+//!   that: a page that lies on an XPU, or waits in host memory, keeps its contents. Use
+//!   [`Unified::discard`] or [`Gmm::gmadvise`].
+//! - A page that could not be served (out of memory, say) raises SIGBUS on the CPU, and goes on
+//!   doing so until an XPU's access, `WillNeed` or `DontNeed` on it succeeds.
 //! - After `fork` the child has no unified memory; handles dropped there do nothing.
 //! - The program's global allocator must not place its own heap in unified memory.
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -37,11 +43,11 @@ pub use error::{Error, Result};
 pub use gmm_core::driver::{Access, Protection};
 pub use gmm_core::{
     NodeId, NodeStats, OutOfMemory, PAGE_SIZE, PageInfo, PageRange, PageState, RegionInfo,
-    Snapshot, VirtAddr,
+    RegionUsage, Snapshot, VirtAddr,
 };
 pub use gmm_cpu::probe;
 pub use gmm_hostxpu::{self as hostxpu, KernelArgs};
 pub use manager::{Gmm, MapFlags};
 pub use report::Report;
 pub use size::{GIB, KIB, MIB, display_bytes};
-pub use xpu::{HostXpu, Kernel, Launch, Module, Stream, Xpu};
+pub use xpu::{Held, HostXpu, Kernel, Launch, Module, Stream, Xpu};

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use bitflags::bitflags;
 use gmm_core::driver::Protection;
-use gmm_core::{NodeId, PAGE_SIZE, PageInfo, PageRange, RegionInfo, Snapshot, Space, VirtAddr};
+use gmm_core::{
+    NodeId, PAGE_SIZE, PageInfo, PageRange, RegionInfo, RegionUsage, Snapshot, Space, VirtAddr,
+};
+use gmm_cpu::BlockedSignals;
 use zerocopy::FromZeros;
 
 use crate::xpu::{Device, Xpu};
@@ -70,14 +73,24 @@ impl Gmm {
     }
 
     /// The core's view, for drivers and tools.
-    pub fn space(&self) -> &Arc<Space> {
+    ///
+    /// # Safety
+    /// What is done through it must not unmap, discard or protect memory that a reference points
+    /// to or that a [`Unified`] owns, nor detach the CPU. Signal handlers of the calling thread
+    /// must not touch unified memory meanwhile (what this crate does blocks them).
+    pub unsafe fn space(&self) -> &Arc<Space> {
         &self.inner.space
     }
 
-    /// Whether this process may use the handle: not a fork's child.
-    pub(crate) fn check_owner(&self) -> Result<()> {
+    /// Enters the manager: not in a forked child, and with signals blocked until the result is
+    /// dropped, since a signal handler that touched unified memory would wait for a lock that
+    /// this thread holds.
+    pub(crate) fn enter(&self) -> Result<Inside<'_>> {
         let owner = self.inner.owner;
-        if owner == std::process::id() { Ok(()) } else { Err(Error::Forked { owner }) }
+        if owner != std::process::id() {
+            return Err(Error::Forked { owner });
+        }
+        Ok(Inside { space: &self.inner.space, _signals: BlockedSignals::new() })
     }
 
     /// A buffer of `len` values that read as zero, valid on every processor.
@@ -98,8 +111,7 @@ impl Gmm {
         let size_bytes = size_of::<T>();
         let len_bytes = len.checked_mul(size_bytes).filter(|&bytes| bytes <= isize::MAX as usize);
         let len_bytes = len_bytes.ok_or(Error::TooLong { len, size_bytes })? as u64;
-        self.check_owner()?;
-        let range = self.space().mmap(len_bytes, Protection::ReadWrite, name)?;
+        let range = self.enter()?.space.mmap(len_bytes, Protection::ReadWrite, name)?;
         // SAFETY: the region was made just now, is as long as asked, and goes to nobody else.
         Ok(unsafe { Unified::new(self.clone(), range, len) })
     }
@@ -119,73 +131,94 @@ impl Gmm {
         if !flags.contains(MapFlags::XPU_VISIBLE) {
             return Err(Error::NotXpuVisible);
         }
-        self.check_owner()?;
-        let range = self.space().mmap(len_bytes, protection, name)?;
+        let range = self.enter()?.space.mmap(len_bytes, protection, name)?;
         Ok(core::ptr::with_exposed_provenance_mut(range.start.start().0 as usize))
     }
 
     /// Unmaps the pages that hold `addr .. addr + len_bytes`: whole regions or parts of them.
     /// Their contents are lost; whoever accesses them later gets what a wild access gets.
     ///
+    /// # Safety
+    /// As of `munmap(2)`: nobody holds a reference into these pages, or uses an address in them
+    /// later, and no [`Unified`] owns them (unless it is forgotten).
+    ///
     /// # Errors
     /// [`Error::Manager`] if the address starts no page, the length is 0, the range runs past the
     /// end of the address space, part of it is not mapped, or a running launch holds it. Nothing
     /// has been unmapped then.
-    pub fn munmap(&self, addr: *const u8, len_bytes: u64) -> Result<()> {
-        self.check_owner()?;
-        Ok(self.space().munmap(virt(addr), len_bytes)?)
+    pub unsafe fn munmap(&self, addr: *const u8, len_bytes: u64) -> Result<()> {
+        Ok(self.enter()?.space.munmap(virt(addr), len_bytes)?)
     }
 
     /// Changes what processors may do with the pages that hold `addr .. addr + len_bytes`. A CPU
     /// write to a read-only page raises SIGSEGV; an XPU's ends the launch with an error.
     ///
+    /// # Safety
+    /// Where it makes pages read-only, nobody writes through a reference into them.
+    ///
     /// # Errors
     /// As [`Gmm::munmap`], but the address may lie anywhere in a page.
-    pub fn mprotect(&self, addr: *const u8, len_bytes: u64, protection: Protection) -> Result<()> {
-        self.check_owner()?;
-        Ok(self.space().protect(virt(addr), len_bytes, protection)?)
+    pub unsafe fn mprotect(
+        &self,
+        addr: *const u8,
+        len_bytes: u64,
+        protection: Protection,
+    ) -> Result<()> {
+        Ok(self.enter()?.space.protect(virt(addr), len_bytes, protection)?)
     }
 
     /// Tells the manager how `addr .. addr + len_bytes` will be used on `node`.
     ///
+    /// # Safety
+    /// [`Advice::DontNeed`] makes whole pages read as zero: nobody holds a reference into them, or
+    /// zero is what they may become. The other advices ask for nothing.
+    ///
     /// # Errors
     /// [`Error::Manager`] for a bad range, a node that does not exist, or a page that could not
     /// be moved or dropped; nothing has been done if the range or the node is bad.
-    pub fn gmadvise(
+    pub unsafe fn gmadvise(
         &self,
         addr: *const u8,
         len_bytes: u64,
         advice: Advice,
         node: u8,
     ) -> Result<()> {
-        self.check_owner()?;
-        self.space().check_node(NodeId(node))?;
+        let inside = self.enter()?;
+        inside.space.check_node(NodeId(node))?;
         match advice {
-            Advice::WillNeed => self.prefetch(virt(addr), len_bytes, NodeId(node)),
-            Advice::DontNeed => Ok(self.space().discard(virt(addr), len_bytes)?),
+            Advice::WillNeed => {
+                drop(inside);
+                self.prefetch(virt(addr), len_bytes, NodeId(node))
+            }
+            Advice::DontNeed => Ok(inside.space.discard(virt(addr), len_bytes)?),
         }
     }
 
     /// `WILLNEED`, on several threads: each takes a run of pages.
-    fn prefetch(&self, addr: VirtAddr, len_bytes: u64, node: NodeId) -> Result<()> {
+    pub(crate) fn prefetch(&self, addr: VirtAddr, len_bytes: u64, node: NodeId) -> Result<()> {
         let range = PageRange::covering(addr, len_bytes)?;
-        self.space().check_mapped(range)?;
+        self.enter()?.space.check_mapped(range)?;
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
         let workers = cpus.min(MAX_PREFETCH_WORKERS) as u64;
         let per_worker = range.nr_pages.div_ceil(workers);
+        let work = |part: PageRange| -> Result<()> {
+            let inside = self.enter()?;
+            Ok(inside.space.prefetch(part.start.start(), part.len_bytes(), node)?)
+        };
         std::thread::scope(|scope| {
-            let started: Vec<_> = (0..workers)
-                .filter_map(|i| part(range, i * per_worker, per_worker))
-                .map(|part| {
-                    let (start, len) = (part.start.start(), part.len_bytes());
-                    scope.spawn(move || self.space().prefetch(start, len, node))
-                })
-                .collect();
             let mut result = Ok(());
+            let mut started = Vec::new();
+            for part in (0..workers).filter_map(|i| part(range, i * per_worker, per_worker)) {
+                // Where no thread can be had this one does it.
+                match std::thread::Builder::new().spawn_scoped(scope, move || work(part)) {
+                    Ok(worker) => started.push(worker),
+                    Err(_) => result = result.and(work(part)),
+                }
+            }
             // Every worker ends before the first error is reported.
             for worker in started {
                 let one = worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-                result = result.and(one.map_err(Error::from));
+                result = result.and(one);
             }
             result
         })
@@ -197,7 +230,7 @@ impl Gmm {
     /// # Errors
     /// [`Error::NotAnXpu`], or [`Error::Xpu`] if the context can't be made.
     pub fn xpu(&self, node: u8) -> Result<Xpu> {
-        self.check_owner()?;
+        let _inside = self.enter()?;
         let device = self.inner.devices.iter().find(|d| d.node() == NodeId(node));
         match device {
             Some(device) => Ok(Xpu::new(self.clone(), device.clone(), device.context(self)?)),
@@ -210,24 +243,29 @@ impl Gmm {
         if nodes.is_empty() { "none here".to_owned() } else { nodes.join(", ") }
     }
 
-    /// One page, as it is now; `None` if it was never mapped.
+    /// One page, as it is now; `None` if it was never mapped (or this is a forked child).
     pub fn inspect(&self, addr: *const u8) -> Option<PageInfo> {
-        self.space().inspect(virt(addr))
+        self.enter().ok()?.space.inspect(virt(addr))
     }
 
-    /// The regions, by address.
+    /// The regions, by address; none in a forked child.
     pub fn regions(&self) -> Vec<RegionInfo> {
-        self.space().regions()
+        self.enter().map(|inside| inside.space.regions()).unwrap_or_default()
     }
 
-    /// The counters, as numbers.
+    /// The counters, as numbers; of no node in a forked child.
     pub fn snapshot(&self) -> Snapshot {
-        self.space().snapshot()
+        self.enter().map(|inside| inside.space.snapshot()).unwrap_or_default()
     }
 
-    /// The counters, for people.
+    /// Which region holds how many pages of which node; none in a forked child.
+    pub fn usage(&self) -> Vec<RegionUsage> {
+        self.enter().map(|inside| inside.space.usage()).unwrap_or_default()
+    }
+
+    /// The counters, for people: shows itself as text.
     pub fn report(&self) -> Report {
-        Report::new(self.snapshot(), self.space().usage(), self.frame_backing())
+        Report::new(self.snapshot(), self.usage(), self.frame_backing())
     }
 
     /// How the XPUs' frames are backed, one entry an XPU.
@@ -236,7 +274,13 @@ impl Gmm {
     }
 }
 
-fn virt(addr: *const u8) -> VirtAddr {
+/// The right to use the manager from a thread of the application.
+pub(crate) struct Inside<'a> {
+    pub(crate) space: &'a Arc<Space>,
+    _signals: BlockedSignals,
+}
+
+pub(crate) fn virt(addr: *const u8) -> VirtAddr {
     VirtAddr(addr.addr() as u64)
 }
 

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use gmm_core::{NodeId, PageRange, Space, VirtAddr};
+use gmm_core::driver::Access;
+use gmm_core::{Hold, NodeId, PageRange, Space, VirtAddr};
 use gmm_hostxpu::{Context, HostXpuConfig, HostXpuDevice, KernelArgs};
 
 use crate::{Gmm, Result};
@@ -66,7 +67,7 @@ impl Device {
         if let Some(context) = slot.as_ref().filter(|c| c.is_alive()) {
             return Ok(Arc::clone(context));
         }
-        let context = Context::new(gmm.space(), &self.device)?;
+        let context = Context::new(gmm.enter()?.space, &self.device)?;
         *slot = Some(Arc::clone(&context));
         Ok(context)
     }
@@ -96,8 +97,7 @@ impl Xpu {
     /// # Errors
     /// [`Error::Xpu`](crate::Error::Xpu) if it can't be made.
     pub fn new_context(&self) -> Result<Self> {
-        self.gmm.check_owner()?;
-        let context = Context::new(self.gmm.space(), &self.device.device)?;
+        let context = Context::new(self.gmm.enter()?.space, &self.device.device)?;
         Ok(Self { context, ..self.clone() })
     }
 
@@ -108,17 +108,29 @@ impl Xpu {
     /// [`Error::Xpu`](crate::Error::Xpu), naming the library and where it was looked for, or what
     /// the dynamic linker said.
     pub fn load(&self, library: impl AsRef<Path>) -> Result<Module> {
-        self.gmm.check_owner()?;
+        let _inside = self.gmm.enter()?;
         Ok(Module { xpu: self.clone(), inner: self.context.load(library)? })
     }
 
     /// A new stream: launches on it run in order, those of other streams at the same time.
     ///
     /// # Errors
-    /// [`Error::Xpu`](crate::Error::Xpu) if the context has ended.
+    /// [`Error::Forked`](crate::Error::Forked).
     pub fn stream(&self) -> Result<Stream> {
-        self.gmm.check_owner()?;
+        let _inside = self.gmm.enter()?;
         Ok(Stream { xpu: self.clone(), inner: self.context.stream() })
+    }
+
+    /// Makes `pages` resident on this XPU and mapped by this context, and keeps them there until
+    /// the result is dropped: neither evicted nor moved. Others that need to write them, or to
+    /// read them while they can be written, wait.
+    ///
+    /// # Errors
+    /// [`Error::Manager`](crate::Error::Manager): not mapped, or out of memory with numbers.
+    pub fn hold(&self, pages: &[PageRange], access: Access) -> Result<Held> {
+        let inside = self.gmm.enter()?;
+        let hold = inside.space.hold(self.context.processor(), pages, access)?;
+        Ok(Held { gmm: self.gmm.clone(), hold: Some(hold) })
     }
 
     /// The host XPU's own view of the context: its process, its counters.
@@ -149,6 +161,28 @@ impl core::fmt::Debug for Xpu {
     }
 }
 
+/// Pages that [`Xpu::hold`] keeps where they are.
+pub struct Held {
+    gmm: Gmm,
+    hold: Option<Hold>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        match self.gmm.enter() {
+            Ok(_inside) => drop(self.hold.take()),
+            // In a forked child nothing is ours.
+            Err(_) => core::mem::forget(self.hold.take()),
+        }
+    }
+}
+
+impl core::fmt::Debug for Held {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Held")
+    }
+}
+
 /// A loaded library of kernels.
 #[derive(Clone)]
 pub struct Module {
@@ -162,7 +196,7 @@ impl Module {
     /// # Errors
     /// [`Error::Xpu`](crate::Error::Xpu), naming the kernel and the library.
     pub fn kernel(&self, name: &str) -> Result<Kernel> {
-        self.xpu.gmm.check_owner()?;
+        let _inside = self.xpu.gmm.enter()?;
         Ok(Kernel { inner: self.inner.kernel(name)? })
     }
 }
@@ -218,7 +252,7 @@ impl Stream {
         args: impl KernelArgs,
         ranges: &[PageRange],
     ) -> Result<Launch> {
-        self.xpu.gmm.check_owner()?;
+        let _inside = self.xpu.gmm.enter()?;
         // SAFETY: the caller's promise.
         let inner = unsafe { self.inner.launch(&kernel.inner, grid, args, ranges)? };
         Ok(Launch { inner, _xpu: self.xpu.clone() })

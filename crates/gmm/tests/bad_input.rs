@@ -21,10 +21,10 @@ impl Op {
     fn apply(self, gmm: &Gmm, addr: u64, len: u64) -> gmm::Result<()> {
         let addr = std::ptr::without_provenance(addr as usize);
         match self {
-            Self::Unmap => gmm.munmap(addr, len),
-            Self::Protect => gmm.mprotect(addr, len, Protection::ReadOnly),
-            Self::WillNeed => gmm.gmadvise(addr, len, Advice::WillNeed, 1),
-            Self::DontNeed => gmm.gmadvise(addr, len, Advice::DontNeed, 1),
+            Self::Unmap => gmm.unmap(addr, len),
+            Self::Protect => gmm.protect(addr, len, Protection::ReadOnly),
+            Self::WillNeed => gmm.advise(addr, len, Advice::WillNeed, 1),
+            Self::DontNeed => gmm.advise(addr, len, Advice::DontNeed, 1),
         }
     }
 
@@ -188,7 +188,7 @@ fn a_buffer_unmapped_by_its_address_is_dropped_without_harm() {
     let _turn = turn();
     let gmm = machine(4);
     let buffer = gmm.mmap::<u8>(PAGE).unwrap();
-    gmm.munmap(buffer.as_ptr(), PAGE_SIZE).unwrap();
+    gmm.unmap(buffer.as_ptr(), PAGE_SIZE).unwrap();
     drop(buffer);
     assert!(gmm.regions().is_empty());
     check(&gmm);
@@ -202,7 +202,7 @@ fn nodes_that_do_not_exist() {
     for node in [2, 15, 16, 100, 255] {
         for advice in [Advice::WillNeed, Advice::DontNeed] {
             let before = picture(gmm);
-            let error = gmm.gmadvise(memory.at(0), PAGE_SIZE, advice, node).unwrap_err();
+            let error = gmm.advise(memory.at(0), PAGE_SIZE, advice, node).unwrap_err();
             assert_eq!(picture(gmm), before);
             let wanted = format!("there is no node {node}; this space has nodes 0 to 1");
             assert_eq!(error.to_string(), wanted);

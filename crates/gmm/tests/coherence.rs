@@ -112,13 +112,13 @@ fn no_count_is_lost_while_pages_are_prefetched_and_protection_comes_and_goes() {
                 let node = random.below(3) as u8;
                 let at = memory.at(page * PAGE);
                 // (A node whose frames are all in use just now can't have it.)
-                let _ = gmm.gmadvise(at, PAGE as u64, gmm::Advice::WillNeed, node);
+                let _ = gmm.advise(at, PAGE as u64, gmm::Advice::WillNeed, node);
                 // Memory that is only read changes between read-only and not.
                 let protection = match random.below(2) {
                     0 => gmm::Protection::ReadOnly,
                     _ => gmm::Protection::ReadWrite,
                 };
-                gmm.mprotect(kept.at(page % 6 * PAGE), PAGE as u64, protection).unwrap();
+                gmm.protect(kept.at(page % 6 * PAGE), PAGE as u64, protection).unwrap();
                 assert_eq!(kept.differences(page % 6 * PAGE, SMALL, 1), 0);
                 std::thread::sleep(Duration::from_millis(1));
             }

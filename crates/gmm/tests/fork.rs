@@ -107,9 +107,9 @@ fn what_a_child_does_with_its_handles_does_nothing_here() {
         let refused = [
             gmm.mmap::<u8>(1).map(drop).is_err_and(is_forked),
             gmm.mmap_raw(1, Protection::ReadWrite, flags, "").map(drop).is_err_and(is_forked),
-            gmm.munmap(address, PAGE_SIZE).is_err_and(is_forked),
-            gmm.mprotect(address, PAGE_SIZE, Protection::ReadOnly).is_err_and(is_forked),
-            gmm.gmadvise(address, PAGE_SIZE, Advice::DontNeed, 0).is_err_and(is_forked),
+            gmm.unmap(address, PAGE_SIZE).is_err_and(is_forked),
+            gmm.protect(address, PAGE_SIZE, Protection::ReadOnly).is_err_and(is_forked),
+            gmm.advise(address, PAGE_SIZE, Advice::DontNeed, 0).is_err_and(is_forked),
             gmm.xpu(1).map(drop).is_err_and(is_forked),
             xpu.new_context().map(drop).is_err_and(is_forked),
             xpu.load("libgmm_kernels.so").map(drop).is_err_and(is_forked),

@@ -78,7 +78,7 @@ fn read_into_fresh_pages_and_into_pages_that_live_on_the_xpu() {
         match place {
             "fresh" => {
                 let len = (PAGES * PAGE) as u64;
-                gmm.gmadvise(memory.at(0), len, Advice::DontNeed, 0).unwrap();
+                gmm.advise(memory.at(0), len, Advice::DontNeed, 0).unwrap();
             }
             "on the XPU" => memory.touch_on(&xpu, PAGES, true),
             "shared" => {
@@ -166,7 +166,7 @@ fn a_buffer_registered_with_io_uring_is_a_named_error_and_fine_afterwards() {
     assert!(named.iter().all(|n: &String| text.contains(n)), "{text}");
     // So it is by hint; and the data is there for the CPU, for reading and writing.
     for (advice, node) in [(Advice::WillNeed, 1), (Advice::DontNeed, 0)] {
-        let refused = gmm.gmadvise(memory.at(PAGE), PAGE_SIZE, advice, node);
+        let refused = gmm.advise(memory.at(PAGE), PAGE_SIZE, advice, node);
         let is_busy = matches!(&refused, Err(Error::Manager(error)) if *error == busy);
         assert!(is_busy, "{refused:?}");
     }
@@ -182,7 +182,7 @@ fn a_buffer_registered_with_io_uring_is_a_named_error_and_fine_afterwards() {
     ring.unregister();
     // Whatever holds the pins for the ring lets go soon, not at once.
     wait_until("the pin is gone", || {
-        gmm.gmadvise(memory.at(PAGE), PAGE_SIZE, Advice::WillNeed, 1).is_ok()
+        gmm.advise(memory.at(PAGE), PAGE_SIZE, Advice::WillNeed, 1).is_ok()
     });
     let xpu = gmm.xpu(1).unwrap();
     for page in 0..3 {

@@ -43,7 +43,7 @@ fn exercise(gmm: &Gmm) -> Vec<u64> {
         results.push(list.sum_on(&xpu, 0, out).unwrap());
     }
     // Read-only memory can be read.
-    gmm.mprotect(list.at(0), 3 * PAGE as u64, Protection::ReadOnly).unwrap();
+    gmm.protect(list.at(0), 3 * PAGE as u64, Protection::ReadOnly).unwrap();
     results.push(list.sum_on(&xpu, PAGE, out).unwrap());
     results.push(list.differences(0, 3 * PAGE, 3) as u64);
     // Fresh memory reads as zero, discarded memory, too.
@@ -107,11 +107,11 @@ fn without_replay_a_launch_holds_the_regions_of_its_arguments() {
     };
     assert_eq!(gmm.snapshot().nodes[1].pinned_frames, 2);
     let before = picture(&gmm);
-    let error = gmm.munmap(memory.at(PAGE), PAGE as u64).unwrap_err();
+    let error = gmm.unmap(memory.at(PAGE), PAGE as u64).unwrap_err();
     let held = gmm_core::Error::PageHeld { addr: VirtAddr(memory.addr(PAGE)), node: NodeId(1) };
     assert!(matches!(&error, Error::Manager(e) if *e == held), "{error:?}");
     assert!(error.to_string().contains("held there by a running launch"), "{error}");
-    let error = gmm.gmadvise(memory.at(0), PAGE as u64, gmm::Advice::DontNeed, 0).unwrap_err();
+    let error = gmm.advise(memory.at(0), PAGE as u64, gmm::Advice::DontNeed, 0).unwrap_err();
     assert!(matches!(error, Error::Manager(gmm_core::Error::PageHeld { .. })), "{error:?}");
     assert_eq!(picture(&gmm), before);
     // The launch's end frees them, whatever the end.

@@ -29,7 +29,7 @@ fn all_xpu_memory_is_held() {
     let holder = gmm.xpu(1).unwrap();
     let (held, more) = (mmap(&gmm, 4), mmap(&gmm, 1));
     let hold =
-        gmm.space().hold(holder.context().processor(), &[pages(held, 4)], Access::Write).unwrap();
+        gmm.core().hold(holder.context().processor(), &[pages(held, 4)], Access::Write).unwrap();
     assert_eq!(gmm.snapshot().nodes[1].pinned_frames, 4);
 
     let victim = holder.new_context().unwrap();
@@ -41,11 +41,11 @@ fn all_xpu_memory_is_held() {
     let named = ["\"touch\"", "out of memory on node 1", "of 4 frames (8 MiB)", "4 pinned"];
     assert!(named.iter().all(|n| text.contains(n)), "{text}");
     // The same by hint, and by a second hold, which hold nothing then.
-    let ahead = gmm.gmadvise(more.at(0), 1, Advice::WillNeed, 1).unwrap_err();
+    let ahead = gmm.advise(more.at(0), 1, Advice::WillNeed, 1).unwrap_err();
     let by_hint = matches!(ahead, Error::Manager(gmm_core::Error::OutOfMemory(w)) if w.pinned == 4);
     assert!(by_hint, "{ahead:?}");
     let processor = holder.context().processor();
-    assert!(gmm.space().hold(processor, &[pages(more, 1)], Access::Read).is_err());
+    assert!(gmm.core().hold(processor, &[pages(more, 1)], Access::Read).is_err());
 
     // The CPU may use the page that did not fit; the holder works; and all is well afterwards.
     more.fill(0, PAGE, 1);
@@ -65,7 +65,7 @@ fn more_than_the_xpu_has_cannot_be_held() {
     let xpu = gmm.xpu(1).unwrap();
     let memory = mmap(&gmm, 6);
     memory.fill(0, 6 * PAGE, 1);
-    let result = gmm.space().hold(xpu.context().processor(), &[pages(memory, 6)], Access::Write);
+    let result = gmm.core().hold(xpu.context().processor(), &[pages(memory, 6)], Access::Write);
     let Err(gmm_core::Error::OutOfMemory(what)) = result.map(drop) else { panic!("held") };
     assert_eq!((what.node, what.capacity, what.pinned), (NodeId(1), 4, 4));
     assert_eq!(gmm.snapshot().nodes[1].pinned_frames, 0, "nothing is held");
@@ -105,9 +105,9 @@ fn too_little_host_memory_is_a_signal_to_the_cpu_and_the_page_is_usable_later() 
             assert!(!memory.is_readable(4 * PAGE));
             assert!(memory.info(&gmm, 4 * PAGE).poisoned);
             // With room it is served when it is asked for; until then it is an error.
-            gmm.gmadvise(memory.at(0), PAGE_SIZE, Advice::DontNeed, 0).unwrap();
+            gmm.advise(memory.at(0), PAGE_SIZE, Advice::DontNeed, 0).unwrap();
             assert!(!memory.is_readable(4 * PAGE));
-            gmm.gmadvise(memory.at(4 * PAGE), 1, Advice::WillNeed, 0).unwrap();
+            gmm.advise(memory.at(4 * PAGE), 1, Advice::WillNeed, 0).unwrap();
             memory.write(4 * PAGE, 1);
             assert_eq!(memory.differences(PAGE, 3 * PAGE, 1), 0);
             expect_signal(memory.at(5 * PAGE + 24));
@@ -136,7 +136,7 @@ fn the_error_of_a_full_host_names_node_0() {
     assert!(named.iter().all(|n| text.contains(n)), "{text}");
 
     // Asked to bring a page to the host, the host is what is named.
-    let error = gmm.gmadvise(memory.at(5 * PAGE), 1, Advice::WillNeed, 0).unwrap_err();
+    let error = gmm.advise(memory.at(5 * PAGE), 1, Advice::WillNeed, 0).unwrap_err();
     let Error::Manager(gmm_core::Error::OutOfMemory(what)) = error else { panic!("{error:?}") };
     assert_eq!((what.node, what.capacity, what.active), (NodeId(0), 4, 4));
     assert!(error.to_string().contains("out of memory on node 0: of 4 frames (8 MiB)"), "{error}");

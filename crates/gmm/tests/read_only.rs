@@ -34,7 +34,7 @@ fn assert_refused(xpu: &Xpu, memory: Memory, offset: usize) {
 }
 
 fn protect(gmm: &Gmm, memory: Memory, pages: usize, protection: Protection) {
-    gmm.mprotect(memory.at(0), (pages * PAGE) as u64, protection).unwrap();
+    gmm.protect(memory.at(0), (pages * PAGE) as u64, protection).unwrap();
 }
 
 /// Where the pages of a region are before something is done to them.
@@ -143,7 +143,7 @@ fn a_part_of_a_region_can_be_read_only() {
     memory.fill(0, 5 * PAGE, 1);
     memory.touch_on(&gmm.xpu(1).unwrap(), 5, false);
     // Part of a page is all of it; pages 1 to 3.
-    gmm.mprotect(memory.at(2 * PAGE - 1), PAGE_SIZE + 2, Protection::ReadOnly).unwrap();
+    gmm.protect(memory.at(2 * PAGE - 1), PAGE_SIZE + 2, Protection::ReadOnly).unwrap();
     let sealed = |page: usize| (1..=3).contains(&page);
     for page in 0..5 {
         assert_eq!(is_writable(memory, page * PAGE + 77), !sealed(page), "page {page}");
@@ -160,7 +160,7 @@ fn a_part_of_a_region_can_be_read_only() {
     protect(&gmm, memory, 5, Protection::ReadWrite);
     memory.touch_on(&gmm.xpu(1).unwrap(), 5, true);
     assert!((0..5 * 512).all(|i| memory.read_word(i * SMALL) == i as u64));
-    gmm.mprotect(memory.at(PAGE), PAGE_SIZE, Protection::ReadOnly).unwrap();
+    gmm.protect(memory.at(PAGE), PAGE_SIZE, Protection::ReadOnly).unwrap();
     memory.unmap(&gmm, 5);
     assert!(gmm.regions().is_empty());
     check(&gmm);

@@ -14,7 +14,7 @@ fn assert_adds_up(gmm: &Gmm, regions: &[(Memory, usize)]) -> Snapshot {
     let snapshot = gmm.snapshot();
     let pages =
         || regions.iter().flat_map(|&(memory, pages)| (0..pages).map(move |p| memory.at(p * PAGE)));
-    let usage = gmm.space().usage();
+    let usage = gmm.core().usage();
     for node in &snapshot.nodes {
         let in_regions = usage.iter().map(|u| u.resident_pages[usize::from(node.node.0)]);
         assert_eq!(in_regions.sum::<u64>(), u64::from(node.resident_frames), "{usage:?}");
@@ -86,8 +86,8 @@ fn each_step_of_a_story_is_counted() {
     assert_eq!(snapshot.nodes[0].zeroed_pages, n);
 
     // Hints.
-    gmm.gmadvise(memory.at(0), 3 * PAGE_SIZE, Advice::WillNeed, 1).unwrap();
-    gmm.gmadvise(memory.at(0), 2 * PAGE_SIZE, Advice::DontNeed, 0).unwrap();
+    gmm.advise(memory.at(0), 3 * PAGE_SIZE, Advice::WillNeed, 1).unwrap();
+    gmm.advise(memory.at(0), 2 * PAGE_SIZE, Advice::DontNeed, 0).unwrap();
     let snapshot = assert_adds_up(&gmm, &regions);
     assert_eq!(snapshot.nodes[1].prefetched_pages, 3);
     let discarded: Vec<_> = snapshot.nodes.iter().map(|node| node.discarded_pages).collect();

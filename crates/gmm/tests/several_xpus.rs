@@ -175,7 +175,7 @@ fn where_a_context_refuses_addresses_mmap_finds_others() {
     });
     let gmm = Gmm::builder().xpu(xpu_of(4)).xpu(refusing).build().unwrap();
     let (one, two) = (gmm.xpu(1).unwrap(), gmm.xpu(2).unwrap());
-    let tries = gmm.space().config().examine_tries;
+    let tries = gmm.core().config().examine_tries;
 
     left.store(tries - 1, Ordering::SeqCst);
     let (memory, out) = (mmap(&gmm, 2), mmap(&gmm, 1));

@@ -150,7 +150,7 @@ fn willneed_brings_pages_ahead_of_use_and_rounds_outward() {
     memory.fill(0, 6 * PAGE, 1);
     let xpu = gmm.xpu(1).unwrap();
     let advise = |offset, len: usize, node| {
-        gmm.gmadvise(memory.at(offset), len as u64, Advice::WillNeed, node).unwrap();
+        gmm.advise(memory.at(offset), len as u64, Advice::WillNeed, node).unwrap();
     };
     // The last byte of page 1 to the first of page 4.
     advise(2 * PAGE - 1, 2 * PAGE + 2, 1);
@@ -168,7 +168,7 @@ fn willneed_brings_pages_ahead_of_use_and_rounds_outward() {
     assert_eq!(memory.differences(0, 6 * PAGE, 1), 0);
     // More than the XPU holds: the last ones stay.
     let large = mmap(&gmm, 12);
-    gmm.gmadvise(large.at(0), 12 * PAGE as u64, Advice::WillNeed, 1).unwrap();
+    gmm.advise(large.at(0), 12 * PAGE as u64, Advice::WillNeed, 1).unwrap();
     assert_eq!(large.not_zero(0, 12 * PAGE), 0);
     check(&gmm);
 }
@@ -183,7 +183,7 @@ fn dontneed_drops_whole_pages_on_every_node_and_rounds_inward() {
     let xpu = gmm.xpu(1).unwrap();
     memory.touch_on(&xpu, 5, false);
     let advise = |offset, len: usize| {
-        gmm.gmadvise(memory.at(offset), len as u64, Advice::DontNeed, 0).unwrap();
+        gmm.advise(memory.at(offset), len as u64, Advice::DontNeed, 0).unwrap();
     };
     // Less than a page, even across the end of one, frees nothing.
     advise(PAGE - 1, 2);
@@ -215,7 +215,7 @@ fn parts_of_a_region_are_unmapped_and_the_neighbours_stay() {
         memory.fill(2 * PAGE, PAGE, 3);
         let len = (nr_pages * PAGE) as u64;
         // The length is rounded up to whole pages.
-        gmm.munmap(memory.at(first * PAGE), len - 7).unwrap();
+        gmm.unmap(memory.at(first * PAGE), len - 7).unwrap();
 
         let is_left = |page: usize| !(first..first + nr_pages).contains(&page);
         for page in 0..7 {
@@ -280,7 +280,7 @@ fn one_element_is_prefetched_from_many_threads_while_a_kernel_uses_it() {
             let gmm = &gmm;
             scope.spawn(move || {
                 (0..100).for_each(|_| {
-                    gmm.gmadvise(memory.at(0), 8, Advice::WillNeed, node).unwrap();
+                    gmm.advise(memory.at(0), 8, Advice::WillNeed, node).unwrap();
                 });
             });
         }

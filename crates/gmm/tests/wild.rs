@@ -104,7 +104,7 @@ fn a_write_to_a_read_only_region_is_refused_and_nothing_is_written() {
     let all = Bystanders::new();
     let fixed = mmap(&all.gmm, 2);
     fixed.fill(0, 2 * PAGE, 5);
-    all.gmm.mprotect(fixed.at(0), 2 * PAGE_SIZE, Protection::ReadOnly).unwrap();
+    all.gmm.protect(fixed.at(0), 2 * PAGE_SIZE, Protection::ReadOnly).unwrap();
     for read_first in [false, true] {
         let victim = all.victim();
         if read_first {

@@ -6,7 +6,7 @@
 //! handler may touch unified memory), it does not log, and it aborts the process if it panics.
 
 use std::cell::Cell;
-use std::mem::{ManuallyDrop, MaybeUninit};
+use std::mem::ManuallyDrop;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use rustix::io::Errno;
 
 use crate::creator::Creator;
 use crate::uffd::{Event, Uffd};
-use crate::{CpuMmu, SetupError};
+use crate::{BlockedSignals, CpuMmu, SetupError};
 
 thread_local! {
     static IS_HANDLER: Cell<bool> = const { Cell::new(false) };
@@ -111,31 +111,6 @@ fn setup_error(call: &'static str, cause: std::io::Error) -> SetupError {
         doing: "starting the threads that serve faults",
         cause,
         remedy: "raise the limits on threads and open files (ulimit -u, ulimit -n)",
-    }
-}
-
-/// Blocks all signals of this thread until dropped.
-struct BlockedSignals(libc::sigset_t);
-
-impl BlockedSignals {
-    fn new() -> Self {
-        let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-        // SAFETY: the first call initializes `all`, the second `before`: it fails only for
-        // an unknown first argument.
-        unsafe {
-            libc::sigfillset(all.as_mut_ptr());
-            libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-            Self(before.assume_init())
-        }
-    }
-}
-
-impl Drop for BlockedSignals {
-    fn drop(&mut self) {
-        // SAFETY: restores the mask that this thread had.
-        unsafe {
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut())
-        };
     }
 }
 

@@ -46,6 +46,7 @@ mod moves;
 mod pagemap;
 mod pool;
 pub mod probe;
+mod signals;
 pub mod uffd;
 mod window;
 
@@ -58,6 +59,7 @@ pub use error::SetupError;
 pub use handler::{FaultHandlers, FaultServer, on_handler_thread};
 pub use host::HostMemory;
 pub use mmu::CpuMmu;
+pub use signals::BlockedSignals;
 pub use window::Window;
 
 /// What the core is told when the kernel refuses.

@@ -5,7 +5,7 @@ use std::ptr::null;
 use gmm::{Gmm, MapFlags, PageInfo, PageState, Protection, Xpu};
 use gmm_kernels::samples::ListNode;
 
-use super::run;
+use super::{RawCalls, run};
 
 pub const PAGE: usize = 2 << 20;
 pub const SMALL: usize = 4096;
@@ -114,7 +114,7 @@ impl Memory {
     }
 
     pub fn unmap(self, gmm: &Gmm, pages: usize) {
-        gmm.munmap(self.at(0), (pages * PAGE) as u64).unwrap();
+        gmm.unmap(self.at(0), (pages * PAGE) as u64).unwrap();
     }
 
     /// The application's own `madvise(MADV_DONTNEED)`.

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use gmm::hostxpu::{Death, KernelArgs};
-use gmm::{Gmm, HostXpu, Kernel, Launch, RegionInfo, Snapshot, Xpu};
+use gmm::{Advice, Gmm, HostXpu, Kernel, Launch, Protection, RegionInfo, Snapshot, Xpu};
 pub use memory::*;
 
 /// How long a test may take. Reaching it is a hang, not slowness: most take a second.
@@ -50,6 +50,36 @@ impl Drop for Turn {
         if let Some(watchdog) = self.watchdog.take() {
             let _ = watchdog.join();
         }
+    }
+}
+
+/// The library's unsafe calls, for memory that the tests use by raw accesses only.
+pub trait RawCalls {
+    fn unmap(&self, addr: *const u8, len_bytes: u64) -> gmm::Result<()>;
+    fn protect(&self, addr: *const u8, len_bytes: u64, to: Protection) -> gmm::Result<()>;
+    fn advise(&self, addr: *const u8, len: u64, advice: Advice, node: u8) -> gmm::Result<()>;
+    fn core(&self) -> &std::sync::Arc<gmm_core::Space>;
+}
+
+impl RawCalls for Gmm {
+    fn unmap(&self, addr: *const u8, len_bytes: u64) -> gmm::Result<()> {
+        // SAFETY: nobody has a reference to the memory.
+        unsafe { self.munmap(addr, len_bytes) }
+    }
+
+    fn protect(&self, addr: *const u8, len_bytes: u64, to: Protection) -> gmm::Result<()> {
+        // SAFETY: as above.
+        unsafe { self.mprotect(addr, len_bytes, to) }
+    }
+
+    fn advise(&self, addr: *const u8, len: u64, advice: Advice, node: u8) -> gmm::Result<()> {
+        // SAFETY: as above.
+        unsafe { self.gmadvise(addr, len, advice, node) }
+    }
+
+    fn core(&self) -> &std::sync::Arc<gmm_core::Space> {
+        // SAFETY: the tests look, and hold pages; they have no references to unified memory.
+        unsafe { self.space() }
     }
 }
 
@@ -106,7 +136,7 @@ pub fn check(gmm: &Gmm) {
     wait_until("the last fault ends", || {
         gmm.snapshot().nodes.iter().all(|node| node.in_transit_frames == 0)
     });
-    gmm.space().check().unwrap();
+    gmm.core().check().unwrap();
 }
 
 /// Everything there is to see of a space that nothing happens on, to compare it later. (Without
