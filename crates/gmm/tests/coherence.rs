@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::*;
@@ -103,11 +104,11 @@ fn no_count_is_lost_while_pages_are_prefetched_and_protection_comes_and_goes() {
     let (gmm, contexts) = two_xpus(|xpu| xpu);
     let (memory, kept) = (mmap(&gmm, PAGES), mmap(&gmm, 6));
     kept.fill(0, 6 * PAGE, 1);
-    let done = std::sync::atomic::AtomicBool::new(false);
+    let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut random = Random::new(11);
-            while !done.load(std::sync::atomic::Ordering::SeqCst) {
+            while !done.load(Ordering::SeqCst) {
                 let page = random.below(PAGES as u64) as usize;
                 let node = random.below(3) as u8;
                 let at = memory.at(page * PAGE);
@@ -123,19 +124,8 @@ fn no_count_is_lost_while_pages_are_prefetched_and_protection_comes_and_goes() {
                 std::thread::sleep(Duration::from_millis(1));
             }
         });
-        count_everywhere_and(&done, || count_everywhere(&gmm, &contexts, memory, 16, 2));
+        let _done = SetOnDrop(&done);
+        count_everywhere(&gmm, &contexts, memory, 16, 2);
     });
     assert_eq!(kept.differences(0, 6 * PAGE, 1), 0);
-}
-
-/// Sets `done` however `body` ends, so that who waits for it ends, too.
-fn count_everywhere_and(done: &std::sync::atomic::AtomicBool, body: impl FnOnce()) {
-    struct SetOnDrop<'a>(&'a std::sync::atomic::AtomicBool);
-    impl Drop for SetOnDrop<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, std::sync::atomic::Ordering::SeqCst);
-        }
-    }
-    let _set = SetOnDrop(done);
-    body();
 }

@@ -4,6 +4,7 @@
 mod common;
 
 use std::any::Any;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::*;
@@ -128,6 +129,41 @@ fn a_stopped_worker_does_not_keep_the_cpu_from_its_page() {
     let (_, death) = death_of(endless.wait());
     assert!(matches!(death, Death::Unresponsive { .. }), "{death:?}");
     memory.touch_on(&gmm.xpu(1).unwrap(), 2, true);
+    check(&gmm);
+}
+
+#[test]
+fn hints_are_served_while_contexts_die() {
+    let _turn = turn();
+    let gmm = machine(8);
+    let memory = mmap(&gmm, 4);
+    memory.fill(0, 4 * PAGE, 1);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let _done = SetOnDrop(&done);
+            for i in 0..40 {
+                let xpu = gmm.xpu(1).unwrap();
+                let launch = start(&xpu, "touch", 4, (memory.at(0), 4 * PAGE, false));
+                if i % 2 == 0 {
+                    kill(&xpu, libc::SIGKILL);
+                    // It may have completed before.
+                    let _ = launch.wait();
+                    wait_until("its end is noticed", || !xpu.context().is_alive());
+                } else {
+                    drop(xpu.new_context().unwrap());
+                    launch.wait().unwrap();
+                }
+            }
+        });
+        while !done.load(Ordering::SeqCst) {
+            for node in [1, 0] {
+                let len = 4 * gmm::PAGE_SIZE;
+                gmm.gmadvise(memory.at(0), len, gmm::Advice::WillNeed, node).unwrap();
+            }
+        }
+    });
+    assert_eq!(memory.differences(0, 4 * PAGE, 1), 0);
     check(&gmm);
 }
 

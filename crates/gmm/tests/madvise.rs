@@ -94,6 +94,7 @@ fn discards_while_others_read_and_pages_move() {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            let _stop = SetOnDrop(&stop);
             let mut random = Random::new(3);
             for _ in 0..300 {
                 let page = random.below(PAGES as u64) as usize * PAGE;
@@ -102,7 +103,6 @@ fn discards_while_others_read_and_pages_move() {
                     _ => memory.discard(page + random.below(512) as usize * SMALL, SMALL),
                 }
             }
-            stop.store(true, Ordering::SeqCst);
         });
         scope.spawn(|| {
             let mut random = Random::new(4);

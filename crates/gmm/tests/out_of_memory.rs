@@ -93,6 +93,24 @@ fn sixty_four_cores_get_on_with_eight_frames() {
 }
 
 #[test]
+fn frames_that_are_on_their_way_are_not_out_of_memory() {
+    let _turn = turn();
+    for _ in 0..3 {
+        // As many frames as pages; all cores want one at once, and the first to fault has to get
+        // them from the device, which takes longer than the others like to wait for a frame.
+        let gmm = Gmm::builder()
+            .xpu(xpu_of(16).cores(16))
+            .config(|config| config.frame_wait = Duration::from_millis(1))
+            .build()
+            .unwrap();
+        let memory = mmap(&gmm, 16);
+        memory.touch_on(&gmm.xpu(1).unwrap(), 16, true);
+        assert_eq!(gmm.snapshot().nodes[1].resident_frames, 16);
+        check(&gmm);
+    }
+}
+
+#[test]
 fn too_little_host_memory_is_a_signal_to_the_cpu_and_the_page_is_usable_later() {
     let _turn = turn();
     let ended = in_child(

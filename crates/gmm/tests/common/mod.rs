@@ -6,6 +6,7 @@
 pub mod child;
 mod memory;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -161,6 +162,16 @@ pub fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
     while !happened() {
         assert!(start.elapsed() < Duration::from_secs(60), "never: {what}");
         std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Sets a flag when it is dropped, so also if what comes before it fails: who waits for the flag
+/// ends then, too.
+pub struct SetOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
     }
 }
 
