@@ -159,7 +159,7 @@ fn hints_are_served_while_contexts_die() {
         while !done.load(Ordering::SeqCst) {
             for node in [1, 0] {
                 let len = 4 * gmm::PAGE_SIZE;
-                gmm.gmadvise(memory.at(0), len, gmm::Advice::WillNeed, node).unwrap();
+                gmm.advise(memory.at(0), len, gmm::Advice::WillNeed, node).unwrap();
             }
         }
     });
