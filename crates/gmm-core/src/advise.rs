@@ -13,7 +13,9 @@ impl Space {
     /// # Errors
     /// Before anything is moved: [`Error::ZeroLength`], [`Error::AddressOverflow`],
     /// [`Error::UnknownNode`], [`Error::NotMapped`] with the first address in no region. Later,
-    /// the errors of [`Space::fault`] for the page that failed; the pages before it have moved.
+    /// the errors of [`Space::fault`] for the page that failed, or [`Error::PageHeld`] if a launch
+    /// holds it for longer than [`Config::hold_wait`](crate::Config::hold_wait); the pages before
+    /// it have moved.
     pub fn prefetch(&self, addr: VirtAddr, len_bytes: u64, node: NodeId) -> Result<()> {
         let range = PageRange::covering(addr, len_bytes)?;
         let target = self.node(node)?;

@@ -17,7 +17,7 @@ use crate::space::Space;
 use crate::stats::Event;
 use crate::sync::Deadline;
 use crate::transfer::give_up;
-use crate::{Error, Frame, NodeId, PageNr, Processor, ProcessorId, Result, VirtAddr};
+use crate::{Error, Frame, PageNr, Processor, ProcessorId, Result, VirtAddr};
 
 /// How a fault was resolved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,6 +26,9 @@ pub enum Resolved {
     Entered,
     /// The processor could use the page already: another fault was quicker.
     AlreadyUsable,
+    /// A launch holds the page elsewhere for now. Let the access fault again: it comes after the
+    /// faults that wait already, and the thread that serves them is free for those.
+    Again,
 }
 
 /// Why a page is wanted somewhere.
@@ -55,13 +58,15 @@ const MAX_TRIES: u32 = 64;
 impl Space {
     /// A processor touched an address that it does not map, or may not use so. Called by a
     /// driver from its fault interrupt, on any thread, with no lock held. When it returns `Ok`
-    /// the access can go on. Does not allocate.
+    /// the access is to be tried again: it goes on, or after [`Resolved::Again`] (a launch holds
+    /// the page, for as long as it runs) faults once more. Does not allocate.
     ///
     /// # Errors
     /// [`Error::NotMapped`], [`Error::Protection`], [`Error::RegionRefused`] or
-    /// [`Error::NotAttached`] for an access that may not be; [`Error::OutOfMemory`]; [`Error::PageBusy`] or [`Error::PageHeld`] if the page can't leave
-    /// its node; [`Error::Mmu`] or [`Error::Transfer`] if a driver failed. After an error other
-    /// than the first four the page is poisoned where the processor can be told so.
+    /// [`Error::NotAttached`] for an access that may not be; [`Error::OutOfMemory`];
+    /// [`Error::PageBusy`] if the page can't leave its node; [`Error::Mmu`] or
+    /// [`Error::Transfer`] if a driver failed. After an error other than the first four the page
+    /// is poisoned where the processor can be told so.
     pub fn fault(&self, processor: &Processor, addr: VirtAddr, access: Access) -> Result<Resolved> {
         let node = self.known_node(processor.node);
         let page = addr.page();
@@ -74,6 +79,7 @@ impl Space {
         match result {
             Ok(Resolved::Entered) => self.stats.count(node.id, Event::Fault),
             Ok(Resolved::AlreadyUsable) => self.stats.count(node.id, Event::Coalesced),
+            Ok(Resolved::Again) => {}
             Err(error) => {
                 self.stats.count(node.id, Event::Failed);
                 self.poison(processor, page, error);
@@ -102,34 +108,23 @@ impl Space {
             match self.serve(&mut m, want, spare.take()) {
                 Err(error @ Error::PageHeld { node, .. }) => {
                     drop(m);
-                    let deadline = *held_until.get_or_insert_with(|| {
-                        Deadline::after(&*self.clock, self.config.hold_wait)
+                    // A thread that serves faults has others to serve.
+                    let patient = want.cause != Cause::Fault;
+                    let deadline = *held_until.get_or_insert_with(|| match patient {
+                        true => Deadline::after(&*self.clock, self.config.hold_wait),
+                        false => self.soon(),
                     });
-                    self.wait_for_holder(entry, want, node, deadline).map_err(|()| error)?;
+                    let holder = self.known_node(node);
+                    holder.wait(holder.changes(), self.soon(), &*self.clock);
+                    if deadline.left(&*self.clock).is_none() {
+                        return if patient { Err(error) } else { Ok(Resolved::Again) };
+                    }
                 }
                 Err(Error::Thrashing { .. }) => tries += 1,
                 done => return done,
             }
         }
         Err(self.thrashing(want))
-    }
-
-    /// A launch holds the page on `node`: waits for it to end, until the deadline.
-    fn wait_for_holder(
-        &self,
-        entry: &Entry,
-        want: &Want<'_>,
-        node: NodeId,
-        deadline: Deadline,
-    ) -> Result<(), ()> {
-        let holder = self.known_node(node);
-        let seen = holder.changes();
-        let exclusive = self.wants_exclusive(want);
-        let held = self.holder(&entry.lock(), want.node.id, want.processor, exclusive);
-        // Not held any more: go on, but don't spin if that is not what was in the way.
-        let until = if held == Some(node) { deadline } else { self.soon() };
-        holder.wait(seen, until, &*self.clock);
-        deadline.left(&*self.clock).map(drop).ok_or(())
     }
 
     /// Locks the entry if the processor may use the page at all.
