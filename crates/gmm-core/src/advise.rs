@@ -39,15 +39,21 @@ impl Space {
                 access: Access::Read,
                 cause: Cause::Prefetch,
             };
-            if mappers.is_empty() {
-                self.resolve(entry, &want)?;
-            }
+            let mut is_mapped = false;
             for processor in &mappers {
                 match self.resolve(entry, &Want { processor: Some(processor), ..want }) {
-                    // It has no use for the page; the others have.
-                    Err(Error::Mmu { cause: DriverError::Dead, .. }) => {}
-                    done => drop(done?),
+                    // It has died or left: it has no use for the page, the others have.
+                    Err(
+                        Error::Mmu { cause: DriverError::Dead, .. }
+                        | Error::NotAttached { .. }
+                        | Error::RegionRefused { .. },
+                    ) => {}
+                    Err(error) => return Err(error),
+                    Ok(_) => is_mapped = true,
                 }
+            }
+            if !is_mapped {
+                self.resolve(entry, &want)?;
             }
         }
         Ok(())
@@ -75,9 +81,7 @@ impl Space {
     }
 
     fn discard_page(&self, m: &mut crate::entry::Mapping, page: PageNr) -> Result<()> {
-        if let Some(held) = m.copies().find(|c| self.known_node(c.node).is_pinned(c.nr)) {
-            return Err(Error::PageHeld { addr: page.start(), node: held.node });
-        }
+        self.check_unheld(m, page)?;
         self.unpoison(m, page);
         self.clear(m, page, m.mapped())?;
         for copy in m.copies() {

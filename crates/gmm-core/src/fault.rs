@@ -101,7 +101,10 @@ impl Space {
             if m.copy_on(want.node.id).is_none() && spare.is_none() {
                 drop(m);
                 // While it waits for a frame, another may bring the page.
-                let still_wanted = || entry.lock().copy_on(want.node.id).is_none();
+                let still_wanted = || {
+                    let gone = want.processor.is_some_and(Processor::is_detached);
+                    !gone && entry.lock().copy_on(want.node.id).is_none()
+                };
                 spare = self.take_frame(want.node, still_wanted)?;
                 continue;
             }

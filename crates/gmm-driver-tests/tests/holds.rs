@@ -20,6 +20,16 @@ fn world() -> World {
         .build()
 }
 
+/// Waits for ever: it ends by what happens, not by time.
+fn patient_world() -> World {
+    World::builder(12)
+        .xpu(DeviceOptions::xpu("a", 4), 1)
+        .xpu(DeviceOptions::xpu("b", 4), 1)
+        .wall_clock()
+        .config(|c| c.hold_wait = Duration::MAX)
+        .build()
+}
+
 fn hold(world: &World, who: usize, range: PageRange) -> gmm_core::Hold {
     let processor = world.processors[who].processor.clone();
     world.space.hold(&processor, &[range], Access::Write).expect("there is room")
@@ -65,4 +75,20 @@ fn prefetch_and_hold_wait_and_say_who_holds_it() {
     let processor = world.processors[B].processor.clone();
     assert_eq!(world.space.hold(&processor, &[range], Access::Read).err(), Some(wanted));
     world.assert_sound("held");
+}
+
+#[test]
+fn a_context_that_leaves_does_not_wait_for_a_launch_of_another() {
+    let world = patient_world();
+    let range = world.mmap(1);
+    let _held = hold(&world, A, range);
+    let processor = world.processors[B].processor.clone();
+    std::thread::scope(|s| {
+        let waiting = s.spawn(|| world.space.hold(&processor, &[range], Access::Read).err());
+        // Whether it has begun to wait or not.
+        world.space.detach(&processor);
+        let wanted = Some(Error::NotAttached { processor: processor.id() });
+        assert_eq!(waiting.join().expect("no panic"), wanted);
+    });
+    world.assert_sound("after a detach");
 }
