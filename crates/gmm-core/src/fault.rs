@@ -1,7 +1,8 @@
 //! The fault: from "processor p touched address a" to "p maps the page", in five steps.
 //!
 //! 1. Find the entry. If the page is usable as it is, another fault was quicker.
-//! 2. Take a free frame of the processor's node, holding no entry lock (this may evict).
+//! 2. Take a free frame of the processor's node (and one of host memory if the bytes have to go
+//!    that way), holding no entry lock: this may evict and wait.
 //! 3. Lock the entry and look again.
 //! 4. Empty: zero the frame. Elsewhere: clear what conflicts, copy. Here: clear what conflicts.
 //! 5. Enter the mapping; only then drop what is out of date, and record.
@@ -16,8 +17,7 @@ use crate::node::{Node, TransitFrame};
 use crate::space::Space;
 use crate::stats::Event;
 use crate::sync::Deadline;
-use crate::transfer::give_up;
-use crate::{Error, Frame, PageNr, Processor, ProcessorId, Result, VirtAddr};
+use crate::{Error, Frame, NodeId, PageNr, Processor, ProcessorId, Result, VirtAddr};
 
 /// How a fault was resolved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,6 +50,15 @@ pub(crate) struct Want<'a> {
     pub(crate) processor: Option<&'a Processor>,
     pub(crate) access: Access,
     pub(crate) cause: Cause,
+}
+
+/// The frames that a want has taken, before it locks the page's entry.
+#[derive(Default)]
+struct Spare<'a> {
+    /// Where the page goes.
+    target: Option<TransitFrame<'a>>,
+    /// A host frame on the way, between two nodes that can't copy to each other.
+    bounce: Option<TransitFrame<'a>>,
 }
 
 /// How often a want is tried again when the page changes hands between two steps.
@@ -90,7 +99,7 @@ impl Space {
 
     /// Serves a want: steps 1 to 5.
     pub(crate) fn resolve(&self, entry: &Entry, want: &Want<'_>) -> Result<Resolved> {
-        let mut spare: Option<TransitFrame<'_>> = None;
+        let mut spare = Spare::default();
         let mut held_until = None;
         let mut tries = 0;
         while tries < MAX_TRIES {
@@ -98,17 +107,17 @@ impl Space {
             if self.is_usable(&m, want) {
                 return self.confirm(&mut m, want);
             }
-            if m.copy_on(want.node.id).is_none() && spare.is_none() {
+            if let Some((node, lacking)) = self.lacking(&m, want, &mut spare) {
                 drop(m);
                 // While it waits for a frame, another may bring the page.
                 let still_wanted = || {
                     let gone = want.processor.is_some_and(Processor::is_detached);
                     !gone && entry.lock().copy_on(want.node.id).is_none()
                 };
-                spare = self.take_frame(want.node, still_wanted)?;
+                *lacking = self.take_frame(node, still_wanted)?;
                 continue;
             }
-            match self.serve(&mut m, want, spare.take()) {
+            match self.serve(&mut m, want, core::mem::take(&mut spare)) {
                 Err(error @ Error::PageHeld { node, .. }) => {
                     drop(m);
                     // A thread that serves faults has others to serve.
@@ -128,6 +137,22 @@ impl Space {
             }
         }
         Err(self.thrashing(want))
+    }
+
+    /// Step 2: the frame without which the page can't be brought here now, and its node.
+    fn lacking<'a, 's>(
+        &'a self,
+        m: &Mapping,
+        want: &Want<'a>,
+        spare: &'s mut Spare<'a>,
+    ) -> Option<(&'a Node, &'s mut Option<TransitFrame<'a>>)> {
+        if m.copy_on(want.node.id).is_some() {
+            return None;
+        }
+        let Some(target) = &spare.target else { return Some((want.node, &mut spare.target)) };
+        m.source().filter(|&from| self.needs_bounce(from, target.frame()))?;
+        let host = self.known_node(NodeId::HOST);
+        spare.bounce.is_none().then_some((host, &mut spare.bounce))
     }
 
     /// Locks the entry if the processor may use the page at all.
@@ -191,14 +216,9 @@ impl Space {
         Ok(Resolved::AlreadyUsable)
     }
 
-    /// Steps 4 and 5, on a locked entry that the processor can't use as it is. `spare` is a free
-    /// frame, needed unless the page is resident here.
-    fn serve(
-        &self,
-        m: &mut Mapping,
-        want: &Want<'_>,
-        spare: Option<TransitFrame<'_>>,
-    ) -> Result<Resolved> {
+    /// Steps 4 and 5, on a locked entry that the processor can't use as it is. `spare` has what
+    /// [`Space::lacking`] asks for.
+    fn serve(&self, m: &mut Mapping, want: &Want<'_>, spare: Spare<'_>) -> Result<Resolved> {
         self.unpoison(m, want.page);
         let exclusive = self.wants_exclusive(want);
         if let Some(node) = self.holder(m, want.node.id, want.processor, exclusive) {
@@ -208,10 +228,7 @@ impl Space {
         self.clear_conflicts(m, want.page, want.node.id, want.processor, exclusive)?;
         match m.copy_on(want.node.id) {
             Some(frame) => self.map_resident(m, want, frame, exclusive)?,
-            None => {
-                let frame = spare.ok_or_else(|| self.thrashing(want))?;
-                self.bring(m, want, frame, exclusive)?;
-            }
+            None => self.bring(m, want, spare, exclusive)?,
         }
         if want.cause == Cause::Hold {
             let frame = m.copy_on(want.node.id).expect("the page was brought here");
@@ -245,25 +262,22 @@ impl Space {
         Ok(())
     }
 
-    /// The page has no copy here: zero-fill or copy into `frame`, map it, record it.
+    /// The page has no copy here: zero-fill or copy into the spare frame, map it, record it.
     fn bring(
         &self,
         m: &mut Mapping,
         want: &Want<'_>,
-        frame: TransitFrame<'_>,
+        spare: Spare<'_>,
         exclusive: bool,
     ) -> Result<()> {
-        let (page, target) = (want.page, frame.frame());
+        let page = want.page;
         let source = m.source();
-        let filled = match source {
-            None => self.zero(want.node, target),
-            Some(from) => self.copy(from, target),
-        };
         let from = source.map_or(want.node.id, |s| s.node);
-        if let Err(cause) = filled {
-            give_up(frame, cause);
-            return Err(transfer_error(page, from, want.node, cause));
-        }
+        let frame = spare.target.ok_or_else(|| self.thrashing(want))?;
+        let frame = self
+            .fill(source, frame, spare.bounce)
+            .map_err(|cause| transfer_error(page, from, want.node, cause))?;
+        let target = frame.frame();
         let alone = exclusive || source.is_none();
         if !alone {
             self.make_room_for_copy(m, page, want.node.id)?;
