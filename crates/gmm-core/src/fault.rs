@@ -5,7 +5,8 @@
 //!    that way), holding no entry lock: this may evict and wait.
 //! 3. Lock the entry and look again.
 //! 4. Empty: zero the frame. Elsewhere: clear what conflicts, copy. Here: clear what conflicts.
-//! 5. Enter the mapping; only then drop what is out of date, and record.
+//! 5. Enter the mapping, and record. A copy elsewhere is dropped when it is about to be out of
+//!    date and there is a valid one here.
 //!
 //! If any step fails the entry is true and no data is lost: the only copy of a page is never
 //! given up before the new one is valid and entered.
@@ -17,6 +18,7 @@ use crate::node::{Node, TransitFrame};
 use crate::space::Space;
 use crate::stats::Event;
 use crate::sync::Deadline;
+use crate::transfer::give_up;
 use crate::{Error, Frame, NodeId, PageNr, Processor, ProcessorId, Result, VirtAddr};
 
 /// How a fault was resolved.
@@ -191,6 +193,8 @@ impl Space {
     fn is_usable(&self, m: &Mapping, want: &Want<'_>) -> bool {
         match (want.processor, want.access) {
             (None, _) => m.copy_on(want.node.id).is_some(),
+            // Entering a page again does no harm.
+            (Some(_), _) if m.is_unsure() => false,
             (Some(p), Access::Read) => m.mapped().contains(p.id),
             (Some(p), Access::Write) => m.writable().contains(p.id),
         }
@@ -243,7 +247,7 @@ impl Space {
         want.access == Access::Write || want.processor.is_some_and(|p| !p.maps_read_only())
     }
 
-    /// The page has a valid copy here: map it, and if it is to be exclusive drop the others.
+    /// The page has a valid copy here: if it is to be exclusive drop the others, and map it.
     fn map_resident(
         &self,
         m: &mut Mapping,
@@ -251,12 +255,12 @@ impl Space {
         frame: Frame,
         exclusive: bool,
     ) -> Result<()> {
-        if let Some(p) = want.processor {
-            let alone = exclusive || m.nr_copies() == 1;
-            self.enter(m, want.page, p, frame, protection_for(m, alone))?;
-        }
         if exclusive {
             self.drop_copies(m, want.page, |c| c.node != want.node.id);
+        }
+        if let Some(p) = want.processor {
+            let alone = m.nr_copies() == 1;
+            self.enter(m, want.page, p, frame, protection_for(m, alone))?;
         }
         want.node.touch(frame.nr);
         Ok(())
@@ -283,7 +287,12 @@ impl Space {
             self.make_room_for_copy(m, page, want.node.id)?;
         }
         if let Some(p) = want.processor {
-            self.enter(m, page, p, target, protection_for(m, alone))?;
+            let entered = self.enter(m, page, p, target, protection_for(m, alone));
+            if let Err(Error::Mmu { cause, .. }) = entered {
+                give_up(frame, cause);
+                return entered;
+            }
+            entered?;
         }
         if alone {
             self.drop_copies(m, page, |_| true);

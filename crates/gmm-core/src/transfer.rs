@@ -88,8 +88,8 @@ pub(crate) fn direct<'n>(
     Some((target, Op::Copy { from: Place::Peer(peer), to: Place::Frame(to) }))
 }
 
-/// What becomes of a frame that an operation was to write: free again, unless the operation may
-/// still be running.
+/// What becomes of a frame that an operation was to write or map: free again, unless the operation
+/// may still be running.
 pub(crate) fn give_up(frame: TransitFrame<'_>, error: DriverError) {
     if error == DriverError::Timeout {
         frame.lose();

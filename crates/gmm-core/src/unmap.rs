@@ -1,10 +1,9 @@
 //! The end of a region, or of part of one.
 
-use crate::driver::Clear;
 use crate::entry::Mapping;
 use crate::space::Space;
 use crate::stats::Event;
-use crate::{Error, NodeId, PageNr, PageRange, ProcessorSet, Result, VirtAddr};
+use crate::{Error, PageNr, PageRange, ProcessorSet, Result, VirtAddr};
 
 impl Space {
     /// Unmaps the pages that hold `addr .. addr + len_bytes`, which may be part of a region, or
@@ -81,10 +80,8 @@ impl Space {
         let cpu = self.cpu();
         for (page, entry) in self.table.entries(range) {
             let mut m = entry.lock();
-            let copy = m.copy_on(NodeId::HOST);
-            if let Some(frame) = copy.filter(|_| m.mapped().contains(cpu.id)) {
-                let _ = cpu.mmu.pmap_clear(&mut [Clear { page, frame, was_empty: false }]);
-                m.set_unmapped(cpu.id);
+            if m.mapped().contains(cpu.id) {
+                let _ = self.clear_one(&mut m, page, cpu);
             }
         }
     }
@@ -94,7 +91,7 @@ impl Space {
         for (page, entry) in self.table.entries(range) {
             let mut m = entry.lock();
             for id in m.mapped().iter() {
-                m.set_unmapped(id);
+                self.forget_mapping(&mut m, id);
             }
             for node in self.nodes().filter(|node| m.was_touched_on(node.id)) {
                 self.stats.count(node.id, Event::TouchedBefore);

@@ -55,3 +55,71 @@ fn a_copy_that_hangs_costs_the_frames_that_it_writes() {
         world.assert_sound(("hang of half", wait));
     }
 }
+
+/// The context may still write to its frame: the page's bytes are had from it, and then it is no
+/// other page's.
+#[test]
+fn a_context_that_leaves_without_an_answer_costs_its_frames() {
+    let world = world();
+    let range = world.mmap(1);
+    let addr = word(range.start, 0);
+    world.processors[A].store(addr, 7).expect("a store");
+    fail(&world, Call::Clear, 0, Failure::Hang);
+    world.space.detach(&world.processors[A].processor);
+    assert_eq!(world.machine.injected().0, 1);
+    assert_eq!(lost(&world), [0, 0, 0]);
+    assert_eq!(world.processors[B].load(addr), Ok(7));
+    world.processors[B].store(addr, 8).expect("a store");
+    assert_eq!(lost(&world), [0, 1, 0]);
+    world.assert_sound("after a detach");
+}
+
+#[test]
+fn an_unmap_without_an_answer_costs_the_frame() {
+    let world = world();
+    let range = world.mmap(2);
+    world.cpu().store(word(range.start, 0), 7).expect("a store");
+    world.cpu().store(word(range.start.plus(1), 0), 7).expect("a store");
+    fail(&world, Call::Clear, 0, Failure::Hang);
+    assert_eq!(world.space.munmap(range.start.start(), range.len_bytes()), Ok(()));
+    assert_eq!(lost(&world), [1, 0, 0]);
+    world.assert_sound("after munmap");
+}
+
+/// An enter that did not answer may have been carried out.
+#[test]
+fn a_new_mapping_without_an_answer_costs_the_frame() {
+    let world = world();
+    let range = world.mmap(1);
+    fail(&world, Call::Enter, 0, Failure::Hang);
+    world.processors[A].load(word(range.start, 0)).expect_err("the enter hangs");
+    assert_eq!(lost(&world), [0, 1, 0]);
+    world.heal(A, word(range.start, 0)).expect("the next one does not");
+    assert_eq!(world.processors[A].load(word(range.start, 0)), Ok(0));
+    world.assert_sound("healed");
+}
+
+#[test]
+fn a_changed_mapping_without_an_answer_counts_as_writable() {
+    let world = world();
+    let range = world.mmap(1);
+    let addr = word(range.start, 0);
+    let mapped = |world: &World| world.space.inspect(addr).expect("a page").mapped;
+    world.processors[B].load(addr).expect("a load");
+    world.processors[A].load(addr).expect("a load, shared");
+    fail(&world, Call::Enter, 0, Failure::Hang);
+    world.processors[A].store(addr, 1).expect_err("the enter hangs");
+    let info = world.space.inspect(addr).expect("a page");
+    assert!(info.writable.contains(world.processors[A].processor.id()), "{info:?}");
+    assert!(!info.poisoned, "it may be mapped");
+    world.assert_sound("unsure");
+    // It is made sure of at the next touch; or cleared, before another has the page.
+    world.processors[A].store(addr, 2).expect("a store");
+    fail(&world, Call::Enter, 0, Failure::Hang);
+    world.cpu().store(addr, 3).expect_err("the enter hangs");
+    world.heal(0, addr).expect("the next one does not");
+    world.cpu().store(addr, 3).expect("a store");
+    assert!(!mapped(&world).contains(world.processors[A].processor.id()));
+    assert_eq!(world.processors[B].load(addr), Ok(3));
+    world.assert_sound("sure");
+}
