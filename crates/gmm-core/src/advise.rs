@@ -13,7 +13,9 @@ impl Space {
     /// # Errors
     /// Before anything is moved: [`Error::ZeroLength`], [`Error::AddressOverflow`],
     /// [`Error::UnknownNode`], [`Error::NotMapped`] with the first address in no region. Later,
-    /// the errors of [`Space::fault`] for the page that failed; the pages before it have moved.
+    /// the errors of [`Space::fault`] for the page that failed, or [`Error::PageHeld`] if a launch
+    /// holds it for longer than [`Config::hold_wait`](crate::Config::hold_wait); the pages before
+    /// it have moved.
     pub fn prefetch(&self, addr: VirtAddr, len_bytes: u64, node: NodeId) -> Result<()> {
         let range = PageRange::covering(addr, len_bytes)?;
         let target = self.node(node)?;
@@ -37,15 +39,21 @@ impl Space {
                 access: Access::Read,
                 cause: Cause::Prefetch,
             };
-            if mappers.is_empty() {
-                self.resolve(entry, &want)?;
-            }
+            let mut is_mapped = false;
             for processor in &mappers {
                 match self.resolve(entry, &Want { processor: Some(processor), ..want }) {
-                    // It has no use for the page; the others have.
-                    Err(Error::Mmu { cause: DriverError::Dead, .. }) => {}
-                    done => drop(done?),
+                    // It has died or left: it has no use for the page, the others have.
+                    Err(
+                        Error::Mmu { cause: DriverError::Dead, .. }
+                        | Error::NotAttached { .. }
+                        | Error::RegionRefused { .. },
+                    ) => {}
+                    Err(error) => return Err(error),
+                    Ok(_) => is_mapped = true,
                 }
+            }
+            if !is_mapped {
+                self.resolve(entry, &want)?;
             }
         }
         Ok(())
@@ -73,9 +81,7 @@ impl Space {
     }
 
     fn discard_page(&self, m: &mut crate::entry::Mapping, page: PageNr) -> Result<()> {
-        if let Some(held) = m.copies().find(|c| self.known_node(c.node).is_pinned(c.nr)) {
-            return Err(Error::PageHeld { addr: page.start(), node: held.node });
-        }
+        self.check_unheld(m, page)?;
         self.unpoison(m, page);
         self.clear(m, page, m.mapped())?;
         for copy in m.copies() {

@@ -1,7 +1,7 @@
 //! The steps that keep copies equal: clear the mappings that conflict, enter, drop copies. Each
 //! works on one locked entry and leaves it true whatever fails.
 
-use crate::driver::{Clear, DriverError, Enter, Protection};
+use crate::driver::{Clear, DriverError, Enter, Partial, Protection};
 use crate::entry::{MAX_COPIES, Mapping};
 use crate::node::Node;
 use crate::space::Space;
@@ -28,12 +28,23 @@ impl Space {
         let frame =
             m.copy_on(processor.node).expect("a mapped page has a copy on the mapper's node");
         let mut clear = [Clear { page, frame, was_empty: false }];
-        processor
-            .mmu
-            .pmap_clear(&mut clear)
-            .map_err(|partial| mmu_error(processor, "unmap", page, partial.error))?;
+        processor.mmu.pmap_clear(&mut clear).map_err(|partial| {
+            m.set_unsure(m.is_unsure() || partial.error == DriverError::Timeout);
+            mmu_error(processor, "unmap", page, partial.error)
+        })?;
         m.set_unmapped(processor.id);
         Ok(if clear[0].was_empty { Contents::Gone } else { Contents::Kept })
+    }
+
+    /// The processor's driver was told to let go of the page, and it no longer counts as mapping
+    /// it. If a call for it never answered, its copy is distrusted.
+    pub(crate) fn forget_mapping(&self, m: &mut Mapping, id: ProcessorId) {
+        let node = self.processor(id).map(|p| p.node);
+        let copy = node.and_then(|node| m.copy_on(node));
+        if let Some(copy) = copy.filter(|_| m.is_unsure() && m.mapped().contains(id)) {
+            self.known_node(copy.node).distrust(copy.nr);
+        }
+        m.set_unmapped(id);
     }
 
     /// Removes the mappings of the page by `processors`. If one of them had discarded the page
@@ -93,7 +104,8 @@ impl Space {
         p.maps_read_only() && self.enter(m, page, p, frame, Protection::ReadOnly).is_ok()
     }
 
-    /// Maps the page for `processor`, or changes the protection of its mapping.
+    /// Maps the page for `processor`, or changes the protection of its mapping. After a timeout
+    /// the mapping of a copy counts as made: it has to be cleared before others get the page.
     pub(crate) fn enter(
         &self,
         m: &mut Mapping,
@@ -102,14 +114,24 @@ impl Space {
         frame: Frame,
         protection: Protection,
     ) -> Result<()> {
-        processor
-            .mmu
-            .pmap_enter(&[Enter { page, frame, protection }])
-            .map_err(|partial| mmu_error(processor, "map", page, partial.error))?;
+        let entered = processor.mmu.pmap_enter(&[Enter { page, frame, protection }]);
         // Where read-only mappings can't be had, the core must count on writes.
         let writable = protection == Protection::ReadWrite || !processor.maps_read_only();
-        m.set_mapped(processor.id, processor.node, writable);
-        Ok(())
+        match entered {
+            Ok(()) => {
+                m.set_mapped(processor.id, processor.node, writable);
+                m.set_unsure(m.is_unsure() && m.mapped() != ProcessorSet::only(processor.id));
+                Ok(())
+            }
+            Err(Partial { error, .. }) => {
+                if error == DriverError::Timeout && m.copy_on(frame.node) == Some(frame) {
+                    let writable = writable || m.writable().contains(processor.id);
+                    m.set_mapped(processor.id, processor.node, writable);
+                    m.set_unsure(true);
+                }
+                Err(mmu_error(processor, "map", page, error))
+            }
+        }
     }
 
     /// Drops the copies for which `which` says so; nobody maps them.

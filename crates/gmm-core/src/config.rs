@@ -21,7 +21,8 @@ pub struct Config {
     pub frame_wait: Duration,
     /// How long one batch of copies may take.
     pub copy_timeout: Duration,
-    /// How long a fault waits for a page that a launch holds on another node.
+    /// How long a prefetch, or a launch that is to hold a page, waits for one that another launch
+    /// holds. (A fault does not wait in the manager: see [`Resolved::Again`](crate::Resolved).)
     pub hold_wait: Duration,
     /// How many free host frames are kept warm; what `munmap` frees beyond goes back to the
     /// operating system.

@@ -61,12 +61,13 @@ pub(crate) struct Mapping {
     nr_copies: u8,
     open: bool,
     pub(crate) protection: Protection,
-    /// Bit 0: poisoned; bit 1: some processor refused the region.
+    /// Bit 0: poisoned; bit 1: some processor refused the region; bit 2: unsure.
     flags: u8,
 }
 
 const POISONED: u8 = 1;
 const REFUSED: u8 = 2;
+const UNSURE: u8 = 4;
 
 impl Entry {
     /// A closed entry.
@@ -189,6 +190,9 @@ impl Mapping {
     pub(crate) fn set_unmapped(&mut self, p: ProcessorId) {
         self.mapped.remove(p);
         self.writable.remove(p);
+        if self.mapped.is_empty() {
+            self.set_unsure(false);
+        }
     }
 
     /// Whether a processor of `node` has mapped the page since it was opened.
@@ -196,12 +200,22 @@ impl Mapping {
         self.touched_nodes & (1 << node.0) != 0
     }
 
+    /// Whether a page-table operation has timed out: `mapped` and `writable` say the most that
+    /// can be. It ends when nobody maps the page any more, or the only one maps it anew.
+    pub(crate) fn is_unsure(&self) -> bool {
+        self.flags & UNSURE != 0
+    }
+
+    pub(crate) fn set_unsure(&mut self, unsure: bool) {
+        self.set_flag(UNSURE, unsure);
+    }
+
     pub(crate) fn is_poisoned(&self) -> bool {
         self.flags & POISONED != 0
     }
 
     pub(crate) fn set_poisoned(&mut self, poisoned: bool) {
-        self.flags = self.flags & !POISONED | if poisoned { POISONED } else { 0 };
+        self.set_flag(POISONED, poisoned);
     }
 
     /// Whether some processor refused the page's region: the region table knows which.
@@ -210,7 +224,11 @@ impl Mapping {
     }
 
     pub(crate) fn set_refused_by_some(&mut self, refused: bool) {
-        self.flags = self.flags & !REFUSED | if refused { REFUSED } else { 0 };
+        self.set_flag(REFUSED, refused);
+    }
+
+    fn set_flag(&mut self, flag: u8, on: bool) {
+        self.flags = self.flags & !flag | if on { flag } else { 0 };
     }
 }
 

@@ -1,10 +1,12 @@
 //! The fault: from "processor p touched address a" to "p maps the page", in five steps.
 //!
 //! 1. Find the entry. If the page is usable as it is, another fault was quicker.
-//! 2. Take a free frame of the processor's node, holding no entry lock (this may evict).
+//! 2. Take a free frame of the processor's node (and one of host memory if the bytes have to go
+//!    that way), holding no entry lock: this may evict and wait.
 //! 3. Lock the entry and look again.
 //! 4. Empty: zero the frame. Elsewhere: clear what conflicts, copy. Here: clear what conflicts.
-//! 5. Enter the mapping; only then drop what is out of date, and record.
+//! 5. Enter the mapping, and record. A copy elsewhere is dropped when it is about to be out of
+//!    date and there is a valid one here.
 //!
 //! If any step fails the entry is true and no data is lost: the only copy of a page is never
 //! given up before the new one is valid and entered.
@@ -26,6 +28,9 @@ pub enum Resolved {
     Entered,
     /// The processor could use the page already: another fault was quicker.
     AlreadyUsable,
+    /// A launch holds the page elsewhere for now. Let the access fault again: it comes after the
+    /// faults that wait already, and the thread that serves them is free for those.
+    Again,
 }
 
 /// Why a page is wanted somewhere.
@@ -49,19 +54,30 @@ pub(crate) struct Want<'a> {
     pub(crate) cause: Cause,
 }
 
+/// The frames that a want has taken, before it locks the page's entry.
+#[derive(Default)]
+struct Spare<'a> {
+    /// Where the page goes.
+    target: Option<TransitFrame<'a>>,
+    /// A host frame on the way, between two nodes that can't copy to each other.
+    bounce: Option<TransitFrame<'a>>,
+}
+
 /// How often a want is tried again when the page changes hands between two steps.
 const MAX_TRIES: u32 = 64;
 
 impl Space {
     /// A processor touched an address that it does not map, or may not use so. Called by a
     /// driver from its fault interrupt, on any thread, with no lock held. When it returns `Ok`
-    /// the access can go on. Does not allocate.
+    /// the access is to be tried again: it goes on, or after [`Resolved::Again`] (a launch holds
+    /// the page, for as long as it runs) faults once more. Does not allocate.
     ///
     /// # Errors
     /// [`Error::NotMapped`], [`Error::Protection`], [`Error::RegionRefused`] or
-    /// [`Error::NotAttached`] for an access that may not be; [`Error::OutOfMemory`]; [`Error::PageBusy`] or [`Error::PageHeld`] if the page can't leave
-    /// its node; [`Error::Mmu`] or [`Error::Transfer`] if a driver failed. After an error other
-    /// than the first four the page is poisoned where the processor can be told so.
+    /// [`Error::NotAttached`] for an access that may not be; [`Error::OutOfMemory`];
+    /// [`Error::PageBusy`] if the page can't leave its node; [`Error::Mmu`] or
+    /// [`Error::Transfer`] if a driver failed. After an error other than the first four the page
+    /// is poisoned where the processor can be told so.
     pub fn fault(&self, processor: &Processor, addr: VirtAddr, access: Access) -> Result<Resolved> {
         let node = self.known_node(processor.node);
         let page = addr.page();
@@ -74,6 +90,7 @@ impl Space {
         match result {
             Ok(Resolved::Entered) => self.stats.count(node.id, Event::Fault),
             Ok(Resolved::AlreadyUsable) => self.stats.count(node.id, Event::Coalesced),
+            Ok(Resolved::Again) => {}
             Err(error) => {
                 self.stats.count(node.id, Event::Failed);
                 self.poison(processor, page, error);
@@ -84,7 +101,7 @@ impl Space {
 
     /// Serves a want: steps 1 to 5.
     pub(crate) fn resolve(&self, entry: &Entry, want: &Want<'_>) -> Result<Resolved> {
-        let mut spare: Option<TransitFrame<'_>> = None;
+        let mut spare = Spare::default();
         let mut held_until = None;
         let mut tries = 0;
         while tries < MAX_TRIES {
@@ -92,20 +109,30 @@ impl Space {
             if self.is_usable(&m, want) {
                 return self.confirm(&mut m, want);
             }
-            if m.copy_on(want.node.id).is_none() && spare.is_none() {
+            if let Some((node, lacking)) = self.lacking(&m, want, &mut spare) {
                 drop(m);
                 // While it waits for a frame, another may bring the page.
-                let still_wanted = || entry.lock().copy_on(want.node.id).is_none();
-                spare = self.take_frame(want.node, still_wanted)?;
+                let still_wanted = || {
+                    let gone = want.processor.is_some_and(Processor::is_detached);
+                    !gone && entry.lock().copy_on(want.node.id).is_none()
+                };
+                *lacking = self.take_frame(node, still_wanted)?;
                 continue;
             }
-            match self.serve(&mut m, want, spare.take()) {
+            match self.serve(&mut m, want, core::mem::take(&mut spare)) {
                 Err(error @ Error::PageHeld { node, .. }) => {
                     drop(m);
-                    let deadline = *held_until.get_or_insert_with(|| {
-                        Deadline::after(&*self.clock, self.config.hold_wait)
+                    // A thread that serves faults has others to serve.
+                    let patient = want.cause != Cause::Fault;
+                    let deadline = *held_until.get_or_insert_with(|| match patient {
+                        true => Deadline::after(&*self.clock, self.config.hold_wait),
+                        false => self.soon(),
                     });
-                    self.wait_for_holder(entry, want, node, deadline).map_err(|()| error)?;
+                    let holder = self.known_node(node);
+                    holder.wait(holder.changes(), self.soon(), &*self.clock);
+                    if deadline.left(&*self.clock).is_none() {
+                        return if patient { Err(error) } else { Ok(Resolved::Again) };
+                    }
                 }
                 Err(Error::Thrashing { .. }) => tries += 1,
                 done => return done,
@@ -114,22 +141,20 @@ impl Space {
         Err(self.thrashing(want))
     }
 
-    /// A launch holds the page on `node`: waits for it to end, until the deadline.
-    fn wait_for_holder(
-        &self,
-        entry: &Entry,
-        want: &Want<'_>,
-        node: NodeId,
-        deadline: Deadline,
-    ) -> Result<(), ()> {
-        let holder = self.known_node(node);
-        let seen = holder.changes();
-        let exclusive = self.wants_exclusive(want);
-        let held = self.holder(&entry.lock(), want.node.id, want.processor, exclusive);
-        // Not held any more: go on, but don't spin if that is not what was in the way.
-        let until = if held == Some(node) { deadline } else { self.soon() };
-        holder.wait(seen, until, &*self.clock);
-        deadline.left(&*self.clock).map(drop).ok_or(())
+    /// Step 2: the frame without which the page can't be brought here now, and its node.
+    fn lacking<'a, 's>(
+        &'a self,
+        m: &Mapping,
+        want: &Want<'a>,
+        spare: &'s mut Spare<'a>,
+    ) -> Option<(&'a Node, &'s mut Option<TransitFrame<'a>>)> {
+        if m.copy_on(want.node.id).is_some() {
+            return None;
+        }
+        let Some(target) = &spare.target else { return Some((want.node, &mut spare.target)) };
+        m.source().filter(|&from| self.needs_bounce(from, target.frame()))?;
+        let host = self.known_node(NodeId::HOST);
+        spare.bounce.is_none().then_some((host, &mut spare.bounce))
     }
 
     /// Locks the entry if the processor may use the page at all.
@@ -168,6 +193,8 @@ impl Space {
     fn is_usable(&self, m: &Mapping, want: &Want<'_>) -> bool {
         match (want.processor, want.access) {
             (None, _) => m.copy_on(want.node.id).is_some(),
+            // Entering a page again does no harm.
+            (Some(_), _) if m.is_unsure() => false,
             (Some(p), Access::Read) => m.mapped().contains(p.id),
             (Some(p), Access::Write) => m.writable().contains(p.id),
         }
@@ -193,14 +220,9 @@ impl Space {
         Ok(Resolved::AlreadyUsable)
     }
 
-    /// Steps 4 and 5, on a locked entry that the processor can't use as it is. `spare` is a free
-    /// frame, needed unless the page is resident here.
-    fn serve(
-        &self,
-        m: &mut Mapping,
-        want: &Want<'_>,
-        spare: Option<TransitFrame<'_>>,
-    ) -> Result<Resolved> {
+    /// Steps 4 and 5, on a locked entry that the processor can't use as it is. `spare` has what
+    /// [`Space::lacking`] asks for.
+    fn serve(&self, m: &mut Mapping, want: &Want<'_>, spare: Spare<'_>) -> Result<Resolved> {
         self.unpoison(m, want.page);
         let exclusive = self.wants_exclusive(want);
         if let Some(node) = self.holder(m, want.node.id, want.processor, exclusive) {
@@ -210,10 +232,7 @@ impl Space {
         self.clear_conflicts(m, want.page, want.node.id, want.processor, exclusive)?;
         match m.copy_on(want.node.id) {
             Some(frame) => self.map_resident(m, want, frame, exclusive)?,
-            None => {
-                let frame = spare.ok_or_else(|| self.thrashing(want))?;
-                self.bring(m, want, frame, exclusive)?;
-            }
+            None => self.bring(m, want, spare, exclusive)?,
         }
         if want.cause == Cause::Hold {
             let frame = m.copy_on(want.node.id).expect("the page was brought here");
@@ -228,7 +247,7 @@ impl Space {
         want.access == Access::Write || want.processor.is_some_and(|p| !p.maps_read_only())
     }
 
-    /// The page has a valid copy here: map it, and if it is to be exclusive drop the others.
+    /// The page has a valid copy here: if it is to be exclusive drop the others, and map it.
     fn map_resident(
         &self,
         m: &mut Mapping,
@@ -236,42 +255,44 @@ impl Space {
         frame: Frame,
         exclusive: bool,
     ) -> Result<()> {
-        if let Some(p) = want.processor {
-            let alone = exclusive || m.nr_copies() == 1;
-            self.enter(m, want.page, p, frame, protection_for(m, alone))?;
-        }
         if exclusive {
             self.drop_copies(m, want.page, |c| c.node != want.node.id);
+        }
+        if let Some(p) = want.processor {
+            let alone = m.nr_copies() == 1;
+            self.enter(m, want.page, p, frame, protection_for(m, alone))?;
         }
         want.node.touch(frame.nr);
         Ok(())
     }
 
-    /// The page has no copy here: zero-fill or copy into `frame`, map it, record it.
+    /// The page has no copy here: zero-fill or copy into the spare frame, map it, record it.
     fn bring(
         &self,
         m: &mut Mapping,
         want: &Want<'_>,
-        frame: TransitFrame<'_>,
+        spare: Spare<'_>,
         exclusive: bool,
     ) -> Result<()> {
-        let (page, target) = (want.page, frame.frame());
+        let page = want.page;
         let source = m.source();
-        let filled = match source {
-            None => self.zero(want.node, target),
-            Some(from) => self.copy(from, target),
-        };
         let from = source.map_or(want.node.id, |s| s.node);
-        if let Err(cause) = filled {
-            give_up(frame, cause);
-            return Err(transfer_error(page, from, want.node, cause));
-        }
+        let frame = spare.target.ok_or_else(|| self.thrashing(want))?;
+        let frame = self
+            .fill(source, frame, spare.bounce)
+            .map_err(|cause| transfer_error(page, from, want.node, cause))?;
+        let target = frame.frame();
         let alone = exclusive || source.is_none();
         if !alone {
             self.make_room_for_copy(m, page, want.node.id)?;
         }
         if let Some(p) = want.processor {
-            self.enter(m, page, p, target, protection_for(m, alone))?;
+            let entered = self.enter(m, page, p, target, protection_for(m, alone));
+            if let Err(Error::Mmu { cause, .. }) = entered {
+                give_up(frame, cause);
+                return entered;
+            }
+            entered?;
         }
         if alone {
             self.drop_copies(m, page, |_| true);

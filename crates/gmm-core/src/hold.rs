@@ -21,7 +21,9 @@ impl Space {
     ///
     /// # Errors
     /// [`Error::NotMapped`], [`Error::OutOfMemory`] if the ranges are more than the node can
-    /// hold, and those of [`Space::fault`]. Nothing is held then.
+    /// hold, [`Error::PageHeld`] if another launch holds a page elsewhere for longer than
+    /// [`Config::hold_wait`](crate::Config::hold_wait), and those of [`Space::fault`]. Nothing is
+    /// held then.
     pub fn hold(
         self: &Arc<Self>,
         processor: &Processor,

@@ -9,10 +9,10 @@
 //! | `Absent` | the device | `Free` (import) |
 //! | `Free` | whoever holds the list lock | `Transit` (taken) |
 //! | `Transit` | the thread with the [`TransitFrame`] | `Active`, `Free`, `Absent` (release), `Lost` |
-//! | `Active` | whoever holds its page's entry lock | `Spare`, `Pinned`, `Transit` |
-//! | `Spare` | the same; another node has an equal copy, so this one can go | `Active`, `Pinned`, `Transit` |
+//! | `Active` | whoever holds its page's entry lock | `Spare`, `Pinned`, `Transit`, `Lost` |
+//! | `Spare` | the same; another node has an equal copy, so this one can go | `Active`, `Pinned`, `Transit`, `Lost` |
 //! | `Pinned` | the same; never evicted, moved or freed | `Active` |
-//! | `Lost` | nobody: a copy of it never ended | |
+//! | `Lost` | nobody: an operation on it never ended | |
 //!
 //! # Lock order
 //! The list lock is the last: nothing is called, and no other lock taken, while it is held.
@@ -44,6 +44,8 @@ struct FrameMeta {
     /// The page whose data it holds; meaningful in `Active`, `Spare` and `Pinned`.
     owner: PageNr,
     place: FramePlace,
+    /// Someone may go on using it who can't be stopped: it is lost when it is no page's any more.
+    distrusted: bool,
     pins: u32,
 }
 
@@ -98,7 +100,8 @@ impl Node {
     /// A node that holds no frame yet. Metadata for all frames it can have is made here, so that
     /// nothing is allocated later.
     pub(crate) fn new(id: NodeId, device: Arc<dyn Device>, capacity: u32) -> Self {
-        let absent = FrameMeta { owner: PageNr(0), place: FramePlace::Absent, pins: 0 };
+        let absent =
+            FrameMeta { owner: PageNr(0), place: FramePlace::Absent, distrusted: false, pins: 0 };
         let mut count = [0; NR_PLACES];
         count[FramePlace::Absent as usize] = capacity;
         Self {
@@ -188,9 +191,15 @@ impl Node {
         }
     }
 
-    /// Takes back a frame that holds `page`'s data, to move or free it. The caller holds the
-    /// page's entry lock and has removed the frame from the entry's copies.
-    pub(crate) fn take_back(&self, nr: FrameNr, page: PageNr) -> TransitFrame<'_> {
+    /// The frame is a page's until the page goes elsewhere, and then is never used again. The
+    /// caller holds the page's entry lock.
+    pub(crate) fn distrust(&self, nr: FrameNr) {
+        self.lists.lock().meta[nr.0 as usize].distrusted = true;
+    }
+
+    /// Takes back a frame that holds `page`'s data, to move or free it; `None` if it is lost. The
+    /// caller holds the page's entry lock and has removed the frame from the entry's copies.
+    pub(crate) fn take_back(&self, nr: FrameNr, page: PageNr) -> Option<TransitFrame<'_>> {
         let mut lists = self.lists.lock();
         let meta = lists.meta[nr.0 as usize];
         assert!(
@@ -201,8 +210,12 @@ impl Node {
         );
         lists.policy.removed(nr);
         lists.spare.remove(nr);
+        if meta.distrusted {
+            lists.set_place(nr, FramePlace::Lost);
+            return None;
+        }
         lists.set_place(nr, FramePlace::Transit);
-        TransitFrame { node: self, nr }
+        Some(TransitFrame { node: self, nr })
     }
 
     /// A mapping event: the frame goes to the hot end.

@@ -8,7 +8,7 @@
 use core::time::Duration;
 
 use crate::batch::Records;
-use crate::driver::{Clear, Op};
+use crate::driver::{Clear, DriverError, Op, Partial};
 use crate::entry::EntryGuard;
 use crate::node::{Import, Node, TransitFrame};
 use crate::space::Space;
@@ -185,9 +185,11 @@ impl Space {
             if victim.failed {
                 outlook.busy = true;
             } else {
-                // All but the first frame go to the free list as they are dropped.
-                let frame = self.release_victim(node, victim);
-                got.get_or_insert(frame);
+                match self.release_victim(node, victim) {
+                    // All but the first frame go to the free list as they are dropped.
+                    Some(frame) => got = got.or(Some(frame)),
+                    None => outlook.busy = true,
+                }
             }
         }
         match got {
@@ -274,9 +276,11 @@ impl Space {
             for victim in victims.iter().filter(|v| v.entry.mapped().contains(processor.id)) {
                 clears.push(Clear { page: victim.page, frame: victim.frame, was_empty: false });
             }
-            let done = match processor.mmu.pmap_clear(&mut clears) {
-                Ok(()) => clears.len(),
-                Err(partial) => partial.done.min(clears.len()),
+            let (done, unsure) = match processor.mmu.pmap_clear(&mut clears) {
+                Ok(()) => (clears.len(), false),
+                Err(Partial { done, error }) => {
+                    (done.min(clears.len()), error == DriverError::Timeout)
+                }
             };
             let mapped = victims.iter_mut().filter(|v| v.entry.mapped().contains(processor.id));
             for (i, victim) in mapped.enumerate() {
@@ -284,6 +288,8 @@ impl Space {
                     victim.entry.set_unmapped(processor.id);
                 } else {
                     victim.failed = true;
+                    let was_unsure = victim.entry.is_unsure();
+                    victim.entry.set_unsure(was_unsure || unsure);
                 }
             }
         }
@@ -303,7 +309,7 @@ impl Space {
             }
         }
         let saved = match (ops.is_empty(), unable) {
-            (_, true) => Err(crate::driver::DriverError::Broken("host memory has no address")),
+            (_, true) => Err(DriverError::Broken("host memory has no address")),
             (true, false) => Ok(()),
             (false, false) => self.run(node, &ops),
         };
@@ -317,8 +323,12 @@ impl Space {
         }
     }
 
-    /// The victim's data is safe elsewhere: its frame is the caller's.
-    fn release_victim<'a>(&'a self, node: &'a Node, victim: Victim<'a>) -> TransitFrame<'a> {
+    /// The victim's data is safe elsewhere: its frame is the caller's, unless it is lost.
+    fn release_victim<'a>(
+        &'a self,
+        node: &'a Node,
+        victim: Victim<'a>,
+    ) -> Option<TransitFrame<'a>> {
         let Victim { page, frame, mut entry, refuge, .. } = victim;
         entry.remove_copy(node.id);
         let freed = node.take_back(frame.nr, page);

@@ -160,10 +160,10 @@ impl Space {
             for (page, entry) in self.table.entries(range) {
                 let mut mapping = entry.lock();
                 if mapping.mapped().contains(processor.id) {
-                    // A context that can't be cleared has been killed by its driver, which
-                    // returned only when no access of it can land any more.
+                    // A context that can't be cleared has been killed by its driver, and is
+                    // dead; or it does as it likes with the frame, which is no other page's then.
                     let _ = self.clear_one(&mut mapping, page, processor);
-                    mapping.set_unmapped(processor.id);
+                    self.forget_mapping(&mut mapping, processor.id);
                 }
             }
             processor.mmu.va_release(range);

@@ -1,36 +1,61 @@
 //! Moving bytes: which device copies what. A frame of host memory is known to other devices by
 //! address; two XPUs copy directly where they share a fabric, else through a host frame.
 
+use crate::Frame;
 use crate::driver::{Capabilities, DriverError, Op, Place};
 use crate::node::{Node, TransitFrame};
 use crate::space::Space;
-use crate::{Frame, NodeId};
 
 impl Space {
-    /// Fills a frame with zero bytes.
-    pub(crate) fn zero(&self, node: &Node, frame: Frame) -> Result<(), DriverError> {
-        self.run(node, &[Op::Zero(frame)])
+    /// Fills `target` with the bytes of `from`, or with zero bytes. The source's bytes must not
+    /// change meanwhile. `bounce` is a host frame, needed if [`Space::needs_bounce`].
+    ///
+    /// # Errors
+    /// The frames are free again, but those that an operation may still be using.
+    pub(crate) fn fill<'a>(
+        &self,
+        from: Option<Frame>,
+        target: TransitFrame<'a>,
+        bounce: Option<TransitFrame<'_>>,
+    ) -> Result<TransitFrame<'a>, DriverError> {
+        let to = target.frame();
+        let Some(from) = from else {
+            return self.run_into(target, self.known_node(to.node), Op::Zero(to));
+        };
+        if let Some((node, op)) = self.direct(from, to) {
+            return self.run_into(target, node, op);
+        }
+        let bounce = bounce.ok_or(DriverError::NoMemory)?;
+        let no_addr = DriverError::Broken("no host address");
+        let (node, op) = self.direct(from, bounce.frame()).ok_or(no_addr)?;
+        let bounce = self.run_into(bounce, node, op)?;
+        let (node, op) = self.direct(bounce.frame(), to).ok_or(no_addr)?;
+        self.run_into(target, node, op).inspect_err(|&error| give_up(bounce, error))
     }
 
-    /// Copies one frame to another, of any nodes. The source's bytes must not change meanwhile.
-    pub(crate) fn copy(&self, from: Frame, to: Frame) -> Result<(), DriverError> {
-        let (source, target) = (self.known_node(from.node), self.known_node(to.node));
-        if let Some((node, op)) = direct(source, from, target, to) {
-            return self.run(node, &[op]);
-        }
-        let host = self.known_node(NodeId::HOST);
-        let bounce = self.try_take_frame(host).ok_or(DriverError::NoMemory)?;
-        let halves = [(from, bounce.frame()), (bounce.frame(), to)];
-        for (from, to) in halves {
-            let ends = (self.known_node(from.node), self.known_node(to.node));
-            let (node, op) =
-                direct(ends.0, from, ends.1, to).ok_or(DriverError::Broken("no host address"))?;
-            if let Err(error) = self.run(node, &[op]) {
-                give_up(bounce, error);
-                return Err(error);
+    /// Whether bytes go from the one to the other by way of host memory.
+    pub(crate) fn needs_bounce(&self, from: Frame, to: Frame) -> bool {
+        self.direct(from, to).is_none()
+    }
+
+    fn direct(&self, from: Frame, to: Frame) -> Option<(&Node, Op)> {
+        direct(self.known_node(from.node), from, self.known_node(to.node), to)
+    }
+
+    /// Runs the one operation that fills `target`.
+    fn run_into<'a>(
+        &self,
+        target: TransitFrame<'a>,
+        node: &Node,
+        op: Op,
+    ) -> Result<TransitFrame<'a>, DriverError> {
+        match self.run(node, &[op]) {
+            Ok(()) => Ok(target),
+            Err(error) => {
+                give_up(target, error);
+                Err(error)
             }
         }
-        Ok(())
     }
 
     /// Runs a batch of operations on a node's device and waits for it.
@@ -63,8 +88,8 @@ pub(crate) fn direct<'n>(
     Some((target, Op::Copy { from: Place::Peer(peer), to: Place::Frame(to) }))
 }
 
-/// What becomes of a frame that an operation was to write: free again, unless the operation may
-/// still be running.
+/// What becomes of a frame that an operation was to write or map: free again, unless the operation
+/// may still be running.
 pub(crate) fn give_up(frame: TransitFrame<'_>, error: DriverError) {
     if error == DriverError::Timeout {
         frame.lose();

@@ -1,9 +1,9 @@
 //! The end of a region, or of part of one.
 
-use crate::driver::Clear;
+use crate::entry::Mapping;
 use crate::space::Space;
 use crate::stats::Event;
-use crate::{Error, NodeId, PageRange, ProcessorSet, Result, VirtAddr};
+use crate::{Error, PageNr, PageRange, ProcessorSet, Result, VirtAddr};
 
 impl Space {
     /// Unmaps the pages that hold `addr .. addr + len_bytes`, which may be part of a region, or
@@ -46,20 +46,32 @@ impl Space {
 
     /// Closes every entry of the range, or none.
     fn close(&self, range: PageRange) -> Result<()> {
+        // A look first, so that nobody finds pages closed for a while that stay after all.
+        for (page, entry) in self.table.entries(range) {
+            self.check_unheld(&entry.lock(), page)?;
+        }
         for (page, entry) in self.table.entries(range) {
             let mut m = entry.lock();
-            let held = m.copies().find(|c| self.known_node(c.node).is_pinned(c.nr));
-            if let Some(held) = held {
+            if let Err(error) = self.check_unheld(&m, page) {
                 drop(m);
                 let done = PageRange { start: range.start, nr_pages: page.0 - range.start.0 };
                 for (_, entry) in self.table.entries(done) {
                     entry.lock().reopen();
                 }
-                return Err(Error::PageHeld { addr: page.start(), node: held.node });
+                return Err(error);
             }
             m.close();
         }
         Ok(())
+    }
+
+    /// # Errors
+    /// [`Error::PageHeld`] if a launch holds the page.
+    pub(crate) fn check_unheld(&self, m: &Mapping, page: PageNr) -> Result<()> {
+        match m.copies().find(|c| self.known_node(c.node).is_pinned(c.nr)) {
+            Some(held) => Err(Error::PageHeld { addr: page.start(), node: held.node }),
+            None => Ok(()),
+        }
     }
 
     /// Moves the frames that the CPU maps back to where they can be used again. One that is
@@ -68,10 +80,8 @@ impl Space {
         let cpu = self.cpu();
         for (page, entry) in self.table.entries(range) {
             let mut m = entry.lock();
-            let copy = m.copy_on(NodeId::HOST);
-            if let Some(frame) = copy.filter(|_| m.mapped().contains(cpu.id)) {
-                let _ = cpu.mmu.pmap_clear(&mut [Clear { page, frame, was_empty: false }]);
-                m.set_unmapped(cpu.id);
+            if m.mapped().contains(cpu.id) {
+                let _ = self.clear_one(&mut m, page, cpu);
             }
         }
     }
@@ -81,7 +91,7 @@ impl Space {
         for (page, entry) in self.table.entries(range) {
             let mut m = entry.lock();
             for id in m.mapped().iter() {
-                m.set_unmapped(id);
+                self.forget_mapping(&mut m, id);
             }
             for node in self.nodes().filter(|node| m.was_touched_on(node.id)) {
                 self.stats.count(node.id, Event::TouchedBefore);

@@ -208,7 +208,7 @@ impl WorldBuilder {
 impl TestProcessor {
     fn serve(&self, space: &Arc<Space>) {
         let (space, processor) = (space.clone(), self.processor.clone());
-        let fault = move |addr, access: Access| space.fault(&processor, addr, access).map(|_| ());
+        let fault = move |addr, access: Access| space.fault(&processor, addr, access);
         self.context.serve(Some(Arc::new(fault)));
     }
 

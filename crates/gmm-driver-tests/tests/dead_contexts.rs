@@ -67,6 +67,21 @@ fn prefetch_to_its_node_serves_the_living() {
     world.assert_sound("prefetch");
 }
 
+/// Its contexts being dead is no reason for the node not to have the page.
+#[test]
+fn prefetch_to_a_node_of_dead_contexts_brings_the_page() {
+    let (world, range) = with_a_dead_writer();
+    world.processors[A2].context.kill();
+    world.processors[B].store(word(range.start, 0), 8).expect("a store");
+    let node = world.node(A1);
+    assert_eq!(world.space.prefetch(range.start.start(), 2 * PAGE_SIZE, node), Ok(()));
+    for page in range.pages() {
+        let copies = world.space.inspect(page.start()).expect("a page").copies;
+        assert!(copies.iter().any(|c| c.node == node), "{page:?} has copies {copies:?}");
+    }
+    world.assert_sound("prefetch");
+}
+
 #[test]
 fn a_detached_context_leaves_no_poison_behind() {
     let (mut world, range) = with_a_dead_writer();

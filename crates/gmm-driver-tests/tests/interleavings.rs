@@ -194,6 +194,25 @@ fn unmap_against_fault() {
     }
 }
 
+/// An unmap that fails is one that nobody has seen.
+#[test]
+fn unmap_of_a_held_page_against_fault() {
+    explore(|| {
+        let world = world(2);
+        let range = world.mmap(2);
+        let held = PageRange { start: range.start.plus(1), nr_pages: 1 };
+        let processor = world.processors[A1].processor.clone();
+        let hold = world.space.hold(&processor, &[held], Access::Write).expect("two frames");
+        let fault = adder(&world, B, range, 0);
+        let unmap = spawn(&world, move |w| w.space.munmap(range.start.start(), 2 * PAGE_SIZE));
+        let wanted = Error::PageHeld { addr: held.start.start(), node: world.node(A1) };
+        assert_eq!(unmap.join().expect("the unmap"), Err(wanted));
+        fault.join().expect("the fault");
+        drop(hold);
+        expect_count(&world, range, 0, 1);
+    });
+}
+
 #[test]
 fn unmap_against_eviction() {
     explore(|| {

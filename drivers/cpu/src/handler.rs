@@ -49,7 +49,7 @@ impl FaultServer for Space {
             let _ = Space::fault(self, self.cpu(), addr, Access::Read);
         }
         // Other errors: the core has poisoned the page, or it is being unmapped and the next
-        // touch is a SIGSEGV.
+        // touch is a SIGSEGV. A page that a launch holds is one that is touched again.
     }
 }
 

@@ -149,10 +149,12 @@ impl Shared {
         match manager.fault(addr, access) {
             Ok(resolved) => {
                 let counter = match resolved {
-                    Resolved::Entered => &self.counters.faults,
-                    Resolved::AlreadyUsable => &self.counters.coalesced,
+                    Resolved::Entered => Some(&self.counters.faults),
+                    Resolved::AlreadyUsable => Some(&self.counters.coalesced),
+                    // The core faults again; one that can be served is counted then.
+                    Resolved::Again => None,
                 };
-                counter.fetch_add(1, Ordering::Relaxed);
+                counter.map(|c| c.fetch_add(1, Ordering::Relaxed));
                 // The launch can't end, and free the name, before its core goes on.
                 drop(kernel);
                 self.let_go_on(taken);

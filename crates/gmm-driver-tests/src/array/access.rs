@@ -3,17 +3,20 @@
 use std::sync::Arc;
 
 use gmm_core::driver::Access;
-use gmm_core::{Error, PAGE_SIZE, Result, VirtAddr};
+use gmm_core::{Error, PAGE_SIZE, Resolved, Result, VirtAddr};
 
 use super::frame::{FRAME_WORDS, Slot};
 use super::machine::State;
 use super::{ArrayContext, Defect};
 
 /// What serves a context's faults: `space.fault(processor, addr, access)`.
-pub type FaultServer = Arc<dyn Fn(VirtAddr, Access) -> Result<()> + Send + Sync>;
+pub type FaultServer = Arc<dyn Fn(VirtAddr, Access) -> Result<Resolved> + Send + Sync>;
 
 /// How often an access is replayed before it is given up.
 const MAX_REPLAYS: u32 = 100_000;
+
+/// How often an access to a page that a launch holds is replayed before it is given up.
+const MAX_HELD: u32 = 200;
 
 /// Why an access failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -30,6 +33,9 @@ pub enum AccessError {
     /// The access faulted and the core could not serve it.
     #[error(transparent)]
     Fault(#[from] Error),
+    /// A launch holds the page, and went on holding it.
+    #[error("the page was held each of {MAX_HELD} times that the access faulted")]
+    Held,
     /// The fault was served again and again and the access never went on.
     #[error("the access faulted {MAX_REPLAYS} times")]
     Endless,
@@ -77,7 +83,7 @@ impl ArrayContext {
         access: Access,
         change: impl Fn(u64) -> u64,
     ) -> Result<u64, AccessError> {
-        let mut waits = None;
+        let (mut waits, mut held) = (None, 0);
         for _ in 0..MAX_REPLAYS {
             match self.machine.with(|s| self.attempt(s, addr, access, &change)) {
                 Ok(value) => return Ok(value),
@@ -87,9 +93,14 @@ impl ArrayContext {
             let server = self.server.with(Clone::clone).filter(|_| self.can_replay());
             let server = server.ok_or(AccessError::Unserved)?;
             waits.get_or_insert_with(|| Waiting::new(self, addr));
-            if let Err(error) = server(addr, access) {
-                let dead = self.table(|t| t.dead);
-                return Err(if dead { AccessError::Dead } else { error.into() });
+            match server(addr, access) {
+                Ok(Resolved::Again) if held == MAX_HELD => return Err(AccessError::Held),
+                Ok(Resolved::Again) => held += 1,
+                Ok(Resolved::Entered | Resolved::AlreadyUsable) => {}
+                Err(error) => {
+                    let dead = self.table(|t| t.dead);
+                    return Err(if dead { AccessError::Dead } else { error.into() });
+                }
             }
         }
         Err(AccessError::Endless)

@@ -42,6 +42,7 @@ impl ArrayContext {
                 reserved: Vec::new(),
                 refusals: Vec::new(),
                 dead: false,
+                hung: BTreeSet::new(),
                 stale: BTreeMap::new(),
                 buffered: None,
                 last_store: None,
@@ -167,7 +168,11 @@ impl Mmu for ArrayContext {
         self.machine.with(|s| {
             self.check_len(s, mappings.len());
             for (done, &enter) in mappings.iter().enumerate() {
-                self.failure(s, Call::Enter)
+                let entered = self.failure(s, Call::Enter);
+                if entered == Err(DriverError::Timeout) {
+                    s.tables[self.table].hung.insert(enter.page);
+                }
+                entered
                     .and_then(|()| s.enter(self.table, enter))
                     .map_err(|error| self.partial(done, error))?;
                 if self.defect == Some(Defect::EnterFirstOnly) {

@@ -35,6 +35,8 @@ pub(super) struct Table {
     /// Ranges that it does not take, and what it says instead.
     pub(super) refusals: Vec<(PageRange, Examine)>,
     pub(super) dead: bool,
+    /// Pages whose enter did not answer: the core may take them for mapped.
+    pub(super) hung: BTreeSet<PageNr>,
     /// Translations that a defect keeps.
     pub(super) stale: BTreeMap<PageNr, Slot>,
     /// A store that a defect puts off.
@@ -175,6 +177,9 @@ impl State {
             return Ok(());
         }
         let Some(&mapping) = self.tables[table].entries.get(&clear.page) else {
+            if self.tables[table].hung.contains(&clear.page) {
+                return Ok(());
+            }
             return Err(self.refuse("pages cleared are mapped", format!("{clear:?}")));
         };
         let wrong = self.tables[table].defect == Some(Defect::WrongFrame);

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use core::time::Duration;
 use gmm_core::driver::{Capabilities, Device, DriverError, Extent, Mmu};
-use gmm_core::{Batch, Frame, HostAddr, NodeId, PAGE_SIZE, VirtAddr};
+use gmm_core::{Batch, Frame, HostAddr, NodeId, PAGE_SIZE, Resolved, VirtAddr};
 
 use super::{
     AccessError, ArrayContext, ArrayDevice, DeviceOptions, FRAME_WORDS, Failure, Machine, Trigger,
@@ -165,7 +165,8 @@ impl TestContext for Cores {
     fn serve(&self, serve: Option<Serve>) {
         self.0.serve(serve.map(|serve| {
             let server: super::FaultServer = Arc::new(move |addr, access| {
-                serve(addr, access).then_some(()).ok_or(gmm_core::Error::NotMapped { addr })
+                let done = serve(addr, access).then_some(Resolved::Entered);
+                done.ok_or(gmm_core::Error::NotMapped { addr })
             });
             server
         }));

@@ -239,6 +239,7 @@ impl Model {
             Err(AccessError::Dead) if life == Life::Dead => Ok(()),
             Err(AccessError::Fault(Error::NotAttached { .. })) if life == Life::Detached => Ok(()),
             Err(AccessError::Unserved) if !self.can_replay(who) => Ok(()),
+            Err(AccessError::Held) if !self.holds.is_empty() => Ok(()),
             Err(AccessError::Fault(error)) if self.excused(error) => {
                 self.failed.insert(page);
                 Ok(())
@@ -424,7 +425,7 @@ impl Model {
             match result {
                 Err(Error::NotMapped { addr: a }) if a == addr => {}
                 Err(Error::NotAttached { .. }) if self.life[who] != Life::Attached => {}
-                Ok(Resolved::Entered | Resolved::AlreadyUsable) | Err(_) => {
+                Ok(Resolved::Entered | Resolved::AlreadyUsable | Resolved::Again) | Err(_) => {
                     return Err(format!("a wild access to {addr} by {who}: {result:?}"));
                 }
             }
