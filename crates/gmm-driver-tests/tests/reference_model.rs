@@ -64,11 +64,15 @@ fn world(d: &Devices) -> World {
     let two =
         DeviceOptions { node_frames: vec![d.frames.1, d.more_frames], ..base("two", d.frames.1) };
     let second = pick(two, Capabilities::REPLAYABLE_FAULTS, d.second_replays);
+    // On node 0, beside the CPU.
+    let guest = DeviceOptions { node_frames: Vec::new(), ..base("guest", 0) };
+    let guest = pick(guest, Capabilities::READ_ONLY_MAPPINGS, d.first_read_only);
     let mut world = World::builder(HOST_FRAMES)
         .host(|h| pick(h, Capabilities::READ_ONLY_MAPPINGS, d.host_read_only))
         .host(|h| h.completing(d.completion))
         .xpu(first, 2)
         .xpu(second, 1)
+        .xpu(guest, 1)
         .build();
     world.attach(1, 1).expect("few contexts");
     world
@@ -80,7 +84,8 @@ fn sequence(devices: &Devices, ops: &[Op]) -> Result<(), String> {
     model.apply(&Op::Mmap { nr_pages: 2, read_only: false })?;
     for (i, op) in ops.iter().enumerate() {
         model.apply(op).map_err(|what| format!("operation {i}, {op:?}: {what}"))?;
-        model.world.check().map_err(|what| format!("after operation {i}, {op:?}: {what}"))?;
+        let sound = model.world.check().and_then(|()| model.check_holds());
+        sound.map_err(|what| format!("after operation {i}, {op:?}: {what}"))?;
     }
     model.finish()
 }

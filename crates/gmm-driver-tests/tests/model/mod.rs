@@ -50,7 +50,7 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
         3 => (page.clone(), offset, length)
             .prop_map(|(page, offset, len)| Op::Discard { page, offset, len }),
         2 => page.clone().prop_map(|page| Op::DiscardBehindTheCore { page }),
-        1 => prop_oneof![Just((0, 0)), Just((1, 0)), Just((1, 1))]
+        1 => prop_oneof![Just((0, 0)), Just((1, 0)), Just((1, 1)), Just((2, 0))]
             .prop_map(|(xpu, node)| Op::Attach { xpu, node }),
         1 => who.clone().prop_map(|who| Op::Detach { who }),
         1 => (who.clone(), any::<bool>()).prop_map(|(who, detach)| Op::Kill { who, detach }),
@@ -79,7 +79,8 @@ pub(crate) struct Model {
     pub(crate) world: World,
     pages: BTreeMap<PageNr, Page>,
     life: Vec<Life>,
-    holds: Vec<(Hold, Vec<PageRange>)>,
+    /// Each with who holds what.
+    holds: Vec<(Hold, usize, PageRange)>,
     /// Pages of which a fault failed, as only a hold may cause.
     failed: BTreeSet<PageNr>,
     max_pages: usize,
@@ -172,7 +173,19 @@ impl Model {
     }
 
     fn is_held(&self, page: PageNr) -> bool {
-        self.holds.iter().flat_map(|(_, ranges)| ranges).any(|r| r.contains(page))
+        self.holds.iter().any(|(_, _, range)| range.contains(page))
+    }
+
+    /// What is held is mapped by the context that holds it, as long as there is one.
+    pub(crate) fn check_holds(&self) -> Done {
+        let asked = |who: usize| who > 0 && self.life[who] == Life::Attached;
+        for (_, who, range) in self.holds.iter().filter(|h| asked(h.1)) {
+            let context = &self.world.processors[*who].context;
+            if let Some(page) = range.pages().find(|&page| !context.maps(page)) {
+                return Err(format!("{page:?} is held for {who}, which does not map it"));
+            }
+        }
+        Ok(())
     }
 
     /// Whether a hold may be the cause of this error.
@@ -390,14 +403,7 @@ impl Model {
         match self.world.space.hold(&processor, &[range], access) {
             Ok(_) if self.life[who] == Life::Detached => Err(format!("{who} is gone and holds")),
             Ok(hold) => {
-                self.holds.push((hold, vec![range]));
-                for page in range.pages() {
-                    let info = self.world.space.inspect(page.start());
-                    let mapped = info.is_some_and(|i| i.mapped.contains(processor.id()));
-                    if !mapped {
-                        return Err(format!("{page:?} is held for {who}, which does not map it"));
-                    }
-                }
+                self.holds.push((hold, who, range));
                 Ok(())
             }
             Err(_) if self.life[who] != Life::Attached => Ok(()),
