@@ -23,27 +23,31 @@ struct Devices {
     first_read_only: bool,
     second_replays: bool,
     frames: (u32, u32),
+    /// Of the second XPU's second node.
+    more_frames: u32,
 }
 
 fn devices() -> impl Strategy<Value = Devices> {
     let completion =
         prop_oneof![Just(Completion::Inline), Just(Completion::AtWait), Just(Completion::Halves)];
-    let frames = (3..9u32, 3..6u32);
+    let frames = (3..9u32, 3..6u32, 1..4u32);
     (any::<bool>(), completion, any::<bool>(), any::<bool>(), any::<bool>(), frames).prop_map(
         |(host_read_only, completion, peer_copy, first_read_only, second_replays, frames)| {
+            let (first, second, more_frames) = frames;
             Devices {
                 host_read_only,
                 completion,
                 peer_copy,
                 first_read_only,
                 second_replays,
-                frames,
+                frames: (first, second),
+                more_frames,
             }
         },
     )
 }
 
-/// Host memory for more pages than a sequence maps, and two XPUs for far fewer.
+/// Host memory for more pages than a sequence maps, two XPUs (one of two nodes) for far fewer.
 const MAX_PAGES: usize = 9;
 const HOST_FRAMES: u32 = 13;
 
@@ -57,13 +61,21 @@ fn world(d: &Devices) -> World {
         pick(options, Capabilities::PEER_COPY, d.peer_copy)
     };
     let first = pick(base("one", d.frames.0), Capabilities::READ_ONLY_MAPPINGS, d.first_read_only);
-    let second = pick(base("two", d.frames.1), Capabilities::REPLAYABLE_FAULTS, d.second_replays);
-    World::builder(HOST_FRAMES)
+    let two =
+        DeviceOptions { node_frames: vec![d.frames.1, d.more_frames], ..base("two", d.frames.1) };
+    let second = pick(two, Capabilities::REPLAYABLE_FAULTS, d.second_replays);
+    // On node 0, beside the CPU.
+    let guest = DeviceOptions { node_frames: Vec::new(), ..base("guest", 0) };
+    let guest = pick(guest, Capabilities::READ_ONLY_MAPPINGS, d.first_read_only);
+    let mut world = World::builder(HOST_FRAMES)
         .host(|h| pick(h, Capabilities::READ_ONLY_MAPPINGS, d.host_read_only))
         .host(|h| h.completing(d.completion))
         .xpu(first, 2)
         .xpu(second, 1)
-        .build()
+        .xpu(guest, 1)
+        .build();
+    world.attach(1, 1).expect("few contexts");
+    world
 }
 
 fn sequence(devices: &Devices, ops: &[Op]) -> Result<(), String> {
@@ -72,7 +84,8 @@ fn sequence(devices: &Devices, ops: &[Op]) -> Result<(), String> {
     model.apply(&Op::Mmap { nr_pages: 2, read_only: false })?;
     for (i, op) in ops.iter().enumerate() {
         model.apply(op).map_err(|what| format!("operation {i}, {op:?}: {what}"))?;
-        model.world.check().map_err(|what| format!("after operation {i}, {op:?}: {what}"))?;
+        let sound = model.world.check().and_then(|()| model.check_holds());
+        sound.map_err(|what| format!("after operation {i}, {op:?}: {what}"))?;
     }
     model.finish()
 }

@@ -68,6 +68,11 @@ impl ArrayContext {
         self.machine.with(|s| s.kill(self.table));
     }
 
+    /// What it can do: what its device can.
+    pub fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
     /// Whether it was killed.
     pub fn is_dead(&self) -> bool {
         self.table(|t| t.dead)

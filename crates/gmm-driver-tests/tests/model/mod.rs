@@ -21,7 +21,7 @@ pub(crate) enum Op {
     Prefetch { page: usize, nr_pages: u64, node: usize },
     Discard { page: usize, offset: u64, len: u64 },
     DiscardBehindTheCore { page: usize },
-    Attach { xpu: usize },
+    Attach { xpu: usize, node: usize },
     Detach { who: usize },
     Kill { who: usize, detach: bool },
     Hold { who: usize, page: usize, nr_pages: u64, write: bool },
@@ -30,7 +30,7 @@ pub(crate) enum Op {
 }
 
 pub(crate) fn op() -> impl Strategy<Value = Op> {
-    let (who, page, words) = (0..6usize, 0..16usize, 0..FRAME_WORDS as u64);
+    let (who, page, words) = (0..8usize, 0..16usize, 0..FRAME_WORDS as u64);
     let at = (who.clone(), page.clone(), words);
     let run = 1..4u64;
     let offset = prop_oneof![Just(0), Just(8), Just(PAGE_SIZE - 8)];
@@ -45,12 +45,13 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
         3 => (page.clone(), run.clone()).prop_map(|(page, nr_pages)| Op::Munmap { page, nr_pages }),
         4 => (page.clone(), run.clone(), any::<bool>())
             .prop_map(|(page, nr_pages, read_only)| Op::Protect { page, nr_pages, read_only }),
-        5 => (page.clone(), run.clone(), 0..3usize)
+        5 => (page.clone(), run.clone(), 0..4usize)
             .prop_map(|(page, nr_pages, node)| Op::Prefetch { page, nr_pages, node }),
         3 => (page.clone(), offset, length)
             .prop_map(|(page, offset, len)| Op::Discard { page, offset, len }),
         2 => page.clone().prop_map(|page| Op::DiscardBehindTheCore { page }),
-        1 => (0..2usize).prop_map(|xpu| Op::Attach { xpu }),
+        1 => prop_oneof![Just((0, 0)), Just((1, 0)), Just((1, 1)), Just((2, 0))]
+            .prop_map(|(xpu, node)| Op::Attach { xpu, node }),
         1 => who.clone().prop_map(|who| Op::Detach { who }),
         1 => (who.clone(), any::<bool>()).prop_map(|(who, detach)| Op::Kill { who, detach }),
         2 => (who.clone(), page, run, any::<bool>())
@@ -78,7 +79,8 @@ pub(crate) struct Model {
     pub(crate) world: World,
     pages: BTreeMap<PageNr, Page>,
     life: Vec<Life>,
-    holds: Vec<(Hold, Vec<PageRange>)>,
+    /// Each with who holds what.
+    holds: Vec<(Hold, usize, PageRange)>,
     /// Pages of which a fault failed, as only a hold may cause.
     failed: BTreeSet<PageNr>,
     max_pages: usize,
@@ -114,7 +116,7 @@ impl Model {
                 self.discard_behind_the_core(page);
                 Ok(())
             }
-            Op::Attach { xpu } => self.attach(xpu),
+            Op::Attach { xpu, node } => self.attach(xpu, node),
             Op::Detach { who } => {
                 self.detach(who);
                 Ok(())
@@ -171,7 +173,19 @@ impl Model {
     }
 
     fn is_held(&self, page: PageNr) -> bool {
-        self.holds.iter().flat_map(|(_, ranges)| ranges).any(|r| r.contains(page))
+        self.holds.iter().any(|(_, _, range)| range.contains(page))
+    }
+
+    /// What is held is mapped by the context that holds it, as long as there is one.
+    pub(crate) fn check_holds(&self) -> Done {
+        let asked = |who: usize| who > 0 && self.life[who] == Life::Attached;
+        for (_, who, range) in self.holds.iter().filter(|h| asked(h.1)) {
+            let context = &self.world.processors[*who].context;
+            if let Some(page) = range.pages().find(|&page| !context.maps(page)) {
+                return Err(format!("{page:?} is held for {who}, which does not map it"));
+            }
+        }
+        Ok(())
     }
 
     /// Whether a hold may be the cause of this error.
@@ -249,11 +263,7 @@ impl Model {
     }
 
     fn capabilities(&self, who: usize) -> Capabilities {
-        use gmm_core::driver::Device;
-        let node = self.world.node(who);
-        let devices = core::iter::once(&self.world.host).chain(&self.world.xpus);
-        let device = devices.into_iter().find(|d| d.node(0) == Some(node));
-        device.map_or(Capabilities::empty(), |d| d.capabilities())
+        self.world.processors[who].context.capabilities()
     }
 
     fn maps_read_only(&self, who: usize) -> bool {
@@ -354,9 +364,9 @@ impl Model {
         }
     }
 
-    fn attach(&mut self, xpu: usize) -> Done {
-        if self.life.len() < 6 {
-            self.world.attach(xpu, 0).map_err(|e| format!("attach: {e}"))?;
+    fn attach(&mut self, xpu: usize, node: usize) -> Done {
+        if self.life.len() < 8 {
+            self.world.attach(xpu, node).map_err(|e| format!("attach: {e}"))?;
             self.life.push(Life::Attached);
         }
         Ok(())
@@ -394,14 +404,7 @@ impl Model {
         match self.world.space.hold(&processor, &[range], access) {
             Ok(_) if self.life[who] == Life::Detached => Err(format!("{who} is gone and holds")),
             Ok(hold) => {
-                self.holds.push((hold, vec![range]));
-                for page in range.pages() {
-                    let info = self.world.space.inspect(page.start());
-                    let mapped = info.is_some_and(|i| i.mapped.contains(processor.id()));
-                    if !mapped {
-                        return Err(format!("{page:?} is held for {who}, which does not map it"));
-                    }
-                }
+                self.holds.push((hold, who, range));
                 Ok(())
             }
             Err(_) if self.life[who] != Life::Attached => Ok(()),
