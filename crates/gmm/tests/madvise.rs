@@ -93,10 +93,10 @@ fn discards_while_others_read_and_pages_move() {
     let xpu = gmm.xpu(1).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _stop = SetOnDrop(&stop);
         scope.spawn(|| {
-            let _stop = SetOnDrop(&stop);
             let mut random = Random::new(3);
-            for _ in 0..300 {
+            while !stop.load(Ordering::SeqCst) {
                 let page = random.below(PAGES as u64) as usize * PAGE;
                 match random.below(3) {
                     0 => memory.discard(page, PAGE),
@@ -108,13 +108,13 @@ fn discards_while_others_read_and_pages_move() {
             let mut random = Random::new(4);
             while !stop.load(Ordering::SeqCst) {
                 let at = random.below((PAGES * 512) as u64) as usize * SMALL;
-                // Only words that were written or zero are ever seen.
+                // Only what was written, or zero, is ever seen.
                 let seen = memory.read_word(at);
                 assert!(seen == 0 || seen == (at / SMALL) as u64 || seen == 99, "{seen}");
                 memory.write_word(at, 99);
             }
         });
-        while !stop.load(Ordering::SeqCst) {
+        for _ in 0..12 {
             memory.touch_on(&xpu, PAGES, true);
             kept.touch_on(&xpu, PAGES, false);
         }

@@ -95,7 +95,7 @@ fn a_tree_built_by_the_cpu_is_searched_by_the_xpu() {
     let _turn = turn();
     let gmm = machine(4);
     const PAGES: usize = 6;
-    const KEYS: usize = 1000;
+    const KEYS: usize = 150;
     let memory = mmap(&gmm, PAGES);
     let mut random = Random::new(7);
     let mut root: *mut TreeNode = null_mut();
