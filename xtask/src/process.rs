@@ -41,9 +41,21 @@ impl Finished {
     }
 }
 
+/// How long what a command started may outlive it.
+const AFTERMATH: Duration = Duration::from_secs(20);
+
 /// Runs `command` to its end. An error means that it could not be started or ran longer than
 /// `limit`; it and its children are then killed.
 pub(crate) fn run(command: &mut Command, show: Show, limit: Duration) -> Result<Finished> {
+    run_within(command, show, limit, AFTERMATH)
+}
+
+fn run_within(
+    command: &mut Command,
+    show: Show,
+    limit: Duration,
+    aftermath: Duration,
+) -> Result<Finished> {
     let name = command.get_program().to_string_lossy().into_owned();
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("can't start {name}"))?;
@@ -66,6 +78,14 @@ pub(crate) fn run(command: &mut Command, show: Show, limit: Duration) -> Result<
         thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(50));
     };
+    // Whatever it left running holds its output open: what was said by then is all there will be.
+    let deadline = Instant::now() + aftermath;
+    while !(stdout.is_finished() && stderr.is_finished()) {
+        if Instant::now() >= deadline {
+            bail!("{name} ended ({status}), but left a process that holds its output");
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
     let text = |reader: thread::JoinHandle<String>| reader.join().unwrap_or_default();
     Ok(Finished { status, stdout: text(stdout), stderr: text(stderr) })
 }
@@ -165,6 +185,19 @@ mod tests {
         parent.wait().unwrap();
         // The grandchild holds the other end: the output ends only when it is gone.
         assert_eq!(output.read_to_end(&mut Vec::new()).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_process_left_behind_is_no_reason_to_wait_for_ever() {
+        let file = std::env::temp_dir().join(format!("xtask-left-{}", std::process::id()));
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 600 & echo $! > \"$0\""]).arg(&file);
+        let limit = Duration::from_secs(60);
+        let error = run_within(&mut command, Show::Nothing, limit, Duration::ZERO).err().unwrap();
+        let left = std::fs::read_to_string(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        kill_tree(left.trim().parse().unwrap());
+        assert!(error.to_string().contains("left a process"), "{error}");
     }
 
     #[test]
