@@ -4,13 +4,14 @@
 use std::any::Any;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use gmm_core::driver::{Access, Clear, DriverError, Enter, Mmu, Protection};
 use gmm_core::{Config, Frame, FrameNr, NodeId, PAGE_SIZE, PageRange, Resolved, VirtAddr};
 
 use crate::context::Core;
+use crate::ending::stop;
 use crate::manager::Manager;
 use crate::mmu::ContextMmu;
 use crate::module::Module;
@@ -22,14 +23,17 @@ use crate::{Death, Error, HostXpuConfig, HostXpuDevice, wait};
 pub(crate) fn compile(name: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernels").join(name);
     let directory = std::env::current_exe().unwrap().parent().unwrap().to_owned();
-    let path = directory.join(format!("{name}-{}.so", std::process::id()));
+    // Tests that run at the same time don't write the same file.
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let path = directory.join(format!("{name}-{}-{count}.so", std::process::id()));
     let mut cc = std::process::Command::new("cc");
     cc.args(["-O1", "-shared", "-fPIC", "-o"]).arg(&path).arg(source);
     assert!(cc.status().expect("a C compiler").success());
     path
 }
 
-struct Nobody;
+pub(crate) struct Nobody;
 
 impl Manager for Nobody {
     fn fault(&self, addr: VirtAddr, _: Access) -> gmm_core::Result<Resolved> {
@@ -41,7 +45,7 @@ impl Manager for Nobody {
     fn detach(&self) {}
 }
 
-fn core() -> Core {
+pub(crate) fn core() -> Core {
     let device = HostXpuDevice::new(HostXpuConfig::new(4 * PAGE_SIZE).cores(2)).unwrap();
     let mut core = Core::start(&device, Config::default().window).unwrap();
     core.serve(Arc::new(Nobody)).unwrap();
@@ -88,10 +92,7 @@ fn a_fault_of_an_unknown_kind_or_of_no_launch() {
 fn an_answer_to_no_command() {
     let core = core();
     // The real worker must not answer meanwhile.
-    let pid = core.shared.process.pid;
-    use rustix::process::{Signal, WaitId, WaitIdOptions, kill_process, waitid};
-    kill_process(pid, Signal::STOP).unwrap();
-    waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED).unwrap();
+    stop(&core);
     core.shared.ring.command.done.store(7, Ordering::SeqCst);
     let mmu = ContextMmu(core.shared.clone());
     let (page, frame) = (Config::default().window.start, Frame { node: NodeId(1), nr: FrameNr(0) });

@@ -1,25 +1,32 @@
 //! Launches: what the host knows of those that the worker has, and the handle to wait for one.
 
-use std::any::Any;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use crate::hold::Held;
 use crate::ring::{NR_ARGS, NR_LAUNCHES, Ring, Violation, check_completion};
 use crate::shared::Shared;
 use crate::{Error, wait};
+
+/// The longest that a thread sleeps without a look around.
+const LONG: Duration = Duration::from_secs(60);
 
 /// A launch in the worker's hands, or done with.
 pub(crate) struct Record {
     kernel: Arc<str>,
     slot: usize,
     seq: u32,
-    outcome: AtomicU8,
+    /// `PENDING` until the launch has ended *and* holds nothing any more.
+    outcome: AtomicU32,
+    /// How many threads sleep, or are about to, until it has ended: on `outcome`, or on
+    /// `completed` in the ring.
+    sleepers: AtomicU32,
 }
 
-const PENDING: u8 = 0;
-const COMPLETED: u8 = 1;
-const FAILED: u8 = 2;
+const PENDING: u32 = 0;
+const COMPLETED: u32 = 1;
+const FAILED: u32 = 2;
 
 /// What a launch shall do.
 pub(crate) struct Order {
@@ -27,7 +34,7 @@ pub(crate) struct Order {
     pub(crate) name: Arc<str>,
     pub(crate) grid: u64,
     pub(crate) args: [u64; NR_ARGS],
-    pub(crate) hold: Option<Box<dyn Any + Send>>,
+    pub(crate) held: Option<Held>,
 }
 
 /// The launch slots, as the host sees them. Fault-handling threads take the lock: who holds it
@@ -46,7 +53,22 @@ struct Slot {
 struct Running {
     record: Arc<Record>,
     /// Kept until the launch has ended.
-    _hold: Option<Box<dyn Any + Send>>,
+    held: Option<Held>,
+}
+
+impl Running {
+    /// The launch has ended, and is in no slot any more. What it held is let go before anyone is
+    /// told: who has waited for it may unmap that. Called without the lock.
+    fn end(self, outcome: u32, ring: &Ring) {
+        let Self { record, held } = self;
+        drop(held);
+        record.outcome.store(outcome, Ordering::SeqCst);
+        if record.sleepers.load(Ordering::SeqCst) > 0 {
+            wait::wake(&record.outcome, i32::MAX as u32);
+            // The worker, which does that too, may have died before.
+            wait::wake(&ring.launches[record.slot].completed, i32::MAX as u32);
+        }
+    }
 }
 
 impl Default for Launches {
@@ -66,26 +88,32 @@ impl Launches {
         Some(slots.get(slot as usize)?.running.as_ref()?.record.kernel.clone())
     }
 
-    /// Frees the slots of completed launches, and what they held.
+    fn is_full(&self) -> bool {
+        self.lock().iter().all(|slot| slot.running.is_some())
+    }
+
+    /// Frees the slots of completed launches, and what they held. A violation in one slot keeps
+    /// none of the others.
     pub(crate) fn reap(&self, ring: &Ring) -> Result<(), Violation> {
-        let mut reaped: [Option<Running>; NR_LAUNCHES] = [const { None }; NR_LAUNCHES];
+        let mut ended: [Option<Running>; NR_LAUNCHES] = [const { None }; NR_LAUNCHES];
+        let mut result = Ok(());
         let mut slots = self.lock();
         for (nr, slot) in slots.iter_mut().enumerate().filter(|(_, slot)| slot.running.is_some()) {
             let completed = ring.launches[nr].completed.load(Ordering::SeqCst);
-            if check_completion(nr, slot.seq, completed)? {
-                reaped[nr] = slot.running.take();
+            match check_completion(nr, slot.seq, completed) {
+                Ok(true) => ended[nr] = slot.running.take(),
+                Ok(false) => {}
+                Err(violation) => result = Err(violation),
             }
         }
-        let running = reaped.iter().flatten();
-        running.for_each(|running| running.record.outcome.store(COMPLETED, Ordering::SeqCst));
-        // Holds are dropped without the lock.
         drop(slots);
-        Ok(())
+        ended.into_iter().flatten().for_each(|running| running.end(COMPLETED, ring));
+        result
     }
 
     /// The context is dead: what has not completed has failed. Wakes all who wait.
     pub(crate) fn fail_all(&self, ring: &Ring) {
-        let mut ended: [Option<Running>; NR_LAUNCHES] = [const { None }; NR_LAUNCHES];
+        let mut ended: [Option<(Running, u32)>; NR_LAUNCHES] = [const { None }; NR_LAUNCHES];
         let mut slots = self.lock();
         for (nr, slot) in slots.iter_mut().enumerate() {
             let Some(running) = slot.running.take() else { continue };
@@ -94,11 +122,15 @@ impl Launches {
                 Ok(true) => COMPLETED,
                 _ => FAILED,
             };
-            running.record.outcome.store(outcome, Ordering::SeqCst);
-            wait::bump(&ring.launches[nr].completed);
-            ended[nr] = Some(running);
+            ended[nr] = Some((running, outcome));
         }
         drop(slots);
+        for (running, outcome) in ended.into_iter().flatten() {
+            let slot = running.record.slot;
+            running.end(outcome, ring);
+            // For those who are about to sleep on it.
+            wait::bump(&ring.launches[slot].completed);
+        }
     }
 }
 
@@ -113,27 +145,42 @@ impl Shared {
     ) -> Result<Arc<Record>, Error> {
         let mut order = Some(order);
         loop {
-            let oldest = match self.try_submit(&mut order, after, notify)? {
-                Ok(record) => return Ok(record),
-                Err(oldest) => oldest,
-            };
-            // All slots are in use. They are given out in turn, so that one is about to be free.
-            self.await_end(&oldest, Instant::now() + Duration::from_millis(100))?;
-            self.reap()?;
+            if let Some(record) = self.try_submit(&mut order, after, notify)? {
+                return Ok(record);
+            }
+            self.await_free_slot();
         }
     }
 
-    /// The inner error is a launch to wait for.
+    /// All slots are in use: waits until a launch, whichever, has ended.
+    fn await_free_slot(&self) {
+        let ring = &*self.ring;
+        // Before the look: the worker completes a launch, then sees whether someone waits.
+        ring.end_waiters.fetch_add(1, Ordering::SeqCst);
+        let heard = ring.end_bell.load(Ordering::SeqCst);
+        self.reap();
+        if self.launches.is_full() && !self.is_dead() {
+            // Bounded, since the worker can unsay that someone waits.
+            wait::sleep_while(&ring.end_bell, heard, Duration::from_secs(1));
+        }
+        ring.end_waiters.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// `None` if no slot is free: then the order is there still.
     fn try_submit(
         &self,
         order: &mut Option<Order>,
         after: Option<&Record>,
         notify: bool,
-    ) -> Result<Result<Arc<Record>, Arc<Record>>, Error> {
+    ) -> Result<Option<Arc<Record>>, Error> {
         // Allocated before the lock is taken; where it goes is known after.
-        let name = order.as_ref().map(|order| order.name.clone()).unwrap_or_default();
-        let mut record =
-            Arc::new(Record { kernel: name, slot: 0, seq: 0, outcome: AtomicU8::new(PENDING) });
+        let mut record = Arc::new(Record {
+            kernel: order.as_ref().map(|order| order.name.clone()).unwrap_or_default(),
+            slot: 0,
+            seq: 0,
+            outcome: AtomicU32::new(PENDING),
+            sleepers: AtomicU32::new(0),
+        });
         let mut slots = self.launches.lock();
         // Under the lock: after `fail_all` nothing may be submitted.
         if self.is_dead() {
@@ -141,16 +188,13 @@ impl Shared {
             return Err(Error::ContextDead(self.death()));
         }
         let Some(nr) = slots.iter().position(|slot| slot.running.is_none()) else {
-            let running = slots.iter().filter_map(|slot| slot.running.as_ref()).next();
-            let oldest = running.expect("no slot is free").record.clone();
-            return Ok(Err(oldest));
+            return Ok(None);
         };
         let order = order.take().expect("an order is submitted once");
         let slot = &mut slots[nr];
         slot.seq = slot.seq.wrapping_add(1);
-        if let Some(record) = Arc::get_mut(&mut record) {
-            (record.slot, record.seq) = (nr, slot.seq);
-        }
+        let place = Arc::get_mut(&mut record).expect("a record that no one else has yet");
+        (place.slot, place.seq) = (nr, slot.seq);
         let posted = &self.ring.launches[nr];
         posted.kernel.store(order.kernel, Ordering::Relaxed);
         posted.grid.store(order.grid, Ordering::Relaxed);
@@ -162,50 +206,43 @@ impl Shared {
             place.store(arg, Ordering::Relaxed);
         }
         posted.submitted.store(slot.seq, Ordering::SeqCst);
-        slot.running = Some(Running { record: record.clone(), _hold: order.hold });
+        slot.running = Some(Running { record: record.clone(), held: order.held });
         drop(slots);
         self.counters.launches.fetch_add(1, Ordering::Relaxed);
         self.ring.work_bell.fetch_add(1, Ordering::SeqCst);
         wait::wake(&self.ring.work_bell, 1);
-        Ok(Ok(record))
+        Ok(Some(record))
     }
 
-    pub(crate) fn reap(&self) -> Result<(), Error> {
-        self.launches.reap(&self.ring).or_else(|violation| {
+    pub(crate) fn reap(&self) {
+        if let Err(violation) = self.launches.reap(&self.ring)
             // The words of a dead context mean nothing.
-            if !self.is_dead() {
-                self.doom_for(violation);
-            }
-            Ok(())
-        })
+            && !self.is_dead()
+        {
+            self.doom_for(violation);
+        }
     }
 
     /// Waits for the end of a launch; whether it has ended.
     fn await_end(&self, record: &Record, end: Instant) -> Result<bool, Error> {
         let word = &self.ring.launches[record.slot].completed;
+        let running = record.seq.wrapping_sub(1);
         let mut looked = false;
         loop {
+            // Read before the outcome: what changes it later changes this too.
             let completed = word.load(Ordering::SeqCst);
             match record.outcome.load(Ordering::SeqCst) {
+                PENDING => {}
                 COMPLETED => return Ok(true),
-                FAILED => {
-                    return Err(Error::Launch {
-                        kernel: record.kernel.clone(),
-                        death: self.death(),
-                    });
+                _ => {
+                    let kernel = record.kernel.clone();
+                    return Err(Error::Launch { kernel, death: self.death() });
                 }
-                _ => {}
             }
-            match check_completion(record.slot, record.seq, completed) {
-                Ok(true) => {
-                    self.reap()?;
-                    return Ok(true);
-                }
-                Ok(false) => {}
-                // The context's end wakes this thread again.
-                Err(violation) => self.doom_for(violation),
+            if completed != running && !self.reap_for(record) {
+                continue;
             }
-            if !core::mem::replace(&mut looked, true) {
+            if completed == running && !core::mem::replace(&mut looked, true) {
                 wait::spin(self.device.config.spin, || word.load(Ordering::SeqCst) != completed);
                 continue;
             }
@@ -213,8 +250,21 @@ impl Shared {
             if left.is_zero() {
                 return Ok(false);
             }
-            wait::sleep_while(word, completed, left.min(Duration::from_secs(60)));
+            record.sleepers.fetch_add(1, Ordering::SeqCst);
+            if completed == running {
+                wait::sleep_while(word, completed, left.min(LONG));
+            } else {
+                // Another thread is at its end; or the worker broke the protocol, and is ended.
+                wait::sleep_while(&record.outcome, PENDING, left.min(LONG));
+            }
+            record.sleepers.fetch_sub(1, Ordering::SeqCst);
         }
+    }
+
+    /// Whether the launch has not ended yet, after a reap.
+    fn reap_for(&self, record: &Record) -> bool {
+        self.reap();
+        record.outcome.load(Ordering::SeqCst) == PENDING
     }
 }
 
@@ -225,12 +275,13 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Waits until it has completed. Then what it wrote is there for every processor to read.
+    /// Waits until it has completed. Then what it wrote is there for every processor to read, and
+    /// it holds nothing any more.
     ///
     /// # Errors
     /// [`Error::Launch`] if the context ended before.
     pub fn wait(&self) -> Result<(), Error> {
-        while !self.wait_timeout(Duration::from_secs(3600))? {}
+        while !self.wait_timeout(Duration::MAX)? {}
         Ok(())
     }
 
@@ -239,7 +290,7 @@ impl Launch {
     /// # Errors
     /// As [`Launch::wait`].
     pub fn wait_timeout(&self, timeout: Duration) -> Result<bool, Error> {
-        self.shared.await_end(&self.record, Instant::now() + timeout)
+        self.shared.await_end(&self.record, wait::deadline(timeout))
     }
 
     /// The kernel's name.

@@ -22,7 +22,8 @@
 //!
 //! # Locks
 //! Each of these is taken with no other held: command slot (held for one batch), launch slots,
-//! copy queue, link, requests. A stream's lock is taken before the launch slots.
+//! copy queue, link, requests. A stream's lock is taken before the launch slots, and the turn to
+//! hold pages before the command slot.
 
 mod args;
 mod config;
@@ -33,8 +34,11 @@ mod copy;
 mod device;
 mod divert;
 mod dma;
+#[cfg(test)]
+mod ending;
 mod error;
 mod faults;
+mod hold;
 #[cfg(test)]
 mod hostile;
 mod launch;

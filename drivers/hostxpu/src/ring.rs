@@ -9,6 +9,7 @@
 //! | `CommandSlot::posted`, `done` | host, worker | equal: idle. *posts* → `posted = done + 1`: the worker executes. *acknowledges* → `done = posted`. |
 //! | `LaunchSlot::submitted`, `completed` | host, worker | equal: free or completed. *submits* → `submitted = completed + 1`: it runs, or waits for its predecessor. *completes* → `completed = submitted`. |
 //! | `fault_bell` | worker | changes whenever a fault was posted |
+//! | `end_bell`, `end_waiters` | both, host | the first changes when a launch has completed while the second is not 0 |
 //! | `work_bell` | both | changes whenever a launch was submitted, or started that others may join |
 //!
 //! The other fields of a slot are written by the poster before it posts (with release ordering)
@@ -111,6 +112,9 @@ pub(crate) struct Ring {
     /// Whether a host thread looks for faults now, so that none need be woken.
     pub(crate) fault_poller: AtomicU32,
     pub(crate) work_bell: AtomicU32,
+    pub(crate) end_bell: AtomicU32,
+    /// How many host threads wait for the end of any launch.
+    pub(crate) end_waiters: AtomicU32,
     pub(crate) command: CommandSlot,
     pub(crate) faults: [FaultSlot; MAX_CORES as usize],
     pub(crate) launches: [LaunchSlot; NR_LAUNCHES],

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use gmm_core::PageRange;
 
 use crate::faults::Faults;
+use crate::hold::Holders;
 use crate::launch::Launches;
 use crate::request::Requests;
 use crate::ring::{RingMap, Violation};
@@ -31,6 +32,7 @@ pub(crate) struct Shared {
     pub(crate) commands: Mutex<u32>,
     pub(crate) faults: Faults,
     pub(crate) launches: Launches,
+    pub(crate) holders: Arc<Holders>,
     pub(crate) requests: Requests,
     pub(crate) counters: Counters,
     cause: OnceLock<Death>,
@@ -70,6 +72,7 @@ impl Shared {
             commands: Mutex::new(0),
             faults: Faults::default(),
             launches: Launches::default(),
+            holders: Arc::default(),
             requests: Requests::default(),
             counters: Counters::default(),
             cause: OnceLock::new(),
@@ -116,6 +119,7 @@ impl Shared {
     pub(crate) fn bury(&self) {
         self.dead.store(true, Ordering::SeqCst);
         self.launches.fail_all(&self.ring);
+        wait::bump(&self.ring.end_bell);
         wait::bump(&self.ring.fault_bell);
         wait::bump(&self.ring.command.done);
         self.requests.wake();

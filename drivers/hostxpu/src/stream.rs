@@ -27,7 +27,8 @@ impl Stream {
     /// queued; if 64 launches are queued already it waits for one of them.
     ///
     /// Where the XPU's faults can't be replayed, `held` names all the unified memory that the
-    /// kernel uses: it is made resident first, and held until the launch has completed. Where
+    /// kernel uses: it is made resident first, and held until the launch has completed. If it
+    /// does not fit beside what earlier launches of the context hold, this waits for them. Where
     /// they can, `held` may be empty.
     ///
     /// # Safety
@@ -58,13 +59,13 @@ impl Stream {
         if self.shared.is_doomed() {
             return Err(Error::ContextDead(self.shared.death()));
         }
-        let hold = match held {
+        let held = match held {
             [] => None,
-            ranges => Some(self.manager.hold(ranges)?),
+            ranges => Some(self.shared.hold(&*self.manager, ranges)?),
         };
-        let notify = hold.is_some();
+        let notify = held.is_some();
         let order =
-            Order { kernel: kernel.nr, name: kernel.name.clone(), grid, args: args.words(), hold };
+            Order { kernel: kernel.nr, name: kernel.name.clone(), grid, args: args.words(), held };
         let mut last = self.last.lock().unwrap_or_else(|e| e.into_inner());
         let record = self.shared.submit(order, last.as_deref(), notify)?;
         *last = Some(record.clone());

@@ -32,6 +32,12 @@ pub(crate) fn spin(budget: Duration, mut ready: impl FnMut() -> bool) -> bool {
     }
 }
 
+/// When `timeout` from now is; one that is too long to be reached is as good as never.
+pub(crate) fn deadline(timeout: Duration) -> Instant {
+    const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+    Instant::now() + timeout.min(NEVER)
+}
+
 /// Sleeps while `word` holds `value`, at most `timeout`; may wake early.
 pub(crate) fn sleep_while(word: &AtomicU32, value: u32, timeout: Duration) {
     let timeout = rustix::thread::Timespec {

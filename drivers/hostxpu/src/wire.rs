@@ -12,7 +12,7 @@ use rustix::net::{
 };
 
 /// What both sides must agree on: raised with each change of the ring or of the messages.
-pub(crate) const VERSION: u64 = 1;
+pub(crate) const VERSION: u64 = 2;
 
 /// Set in the environment of a program that shall be a worker instead of what it is.
 pub(crate) const DIVERT_VARIABLE: &core::ffi::CStr = c"GMM_HOSTXPU_DIVERT";

@@ -205,6 +205,25 @@ fn without_replayable_faults_a_launch_names_its_ranges() {
     }
 }
 
+/// Each fits alone; together they don't.
+#[test]
+fn a_held_launch_waits_for_those_before_it() {
+    let machine = Machine::new();
+    let config = HostXpuConfig::new(8 * PAGE_SIZE).replayable_faults(false);
+    let context = machine.context_with(config);
+    let (stream, kernel) = (context.stream(), load(&context).kernel("nap_and_add").unwrap());
+    let data = [machine.mmap(5), machine.mmap(5)];
+    for i in 0..6 {
+        let start = data[i % 2];
+        let held = PageRange { start: PageNr(start / PAGE_SIZE), nr_pages: 5 };
+        // SAFETY: the kernel takes words, their number, and a time.
+        unsafe { stream.launch(&kernel, 1, (start, 5_u64, 50_000_u64), &[held]).unwrap() };
+    }
+    stream.wait().unwrap();
+    assert_eq!((machine.read(data[0]), machine.read(data[1] + 32)), (3, 3));
+    machine.space.check().unwrap();
+}
+
 #[test]
 fn out_of_memory_is_a_launch_error_with_numbers() {
     let machine = Machine::new();

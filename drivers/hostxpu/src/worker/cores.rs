@@ -181,6 +181,9 @@ impl Worker {
         posted.completed.store(slot.started, Ordering::SeqCst);
         drop(state);
         wait::wake(&posted.completed, i32::MAX as u32);
+        if self.ring.end_waiters.load(Ordering::SeqCst) > 0 {
+            wait::bump(&self.ring.end_bell);
+        }
         if notify {
             // SAFETY: the socket, open as long as the process lives.
             let socket = unsafe { std::os::fd::BorrowedFd::borrow_raw(0) };

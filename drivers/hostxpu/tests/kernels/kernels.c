@@ -48,6 +48,14 @@ KERNEL(count_pages) {
     }
 }
 
+KERNEL(nothing) { UNUSED; }
+
+// args: words, how many, microseconds. Takes its time, then adds 1 to each.
+KERNEL(nap_and_add) {
+    usleep((useconds_t)args[2]);
+    add_one(index, count, args);
+}
+
 // args: an address. Writes there.
 KERNEL(poke) { UNUSED; *(volatile uint64_t *)args[0] = 1; }
 
