@@ -24,8 +24,9 @@ const MAX_VICTIMS: usize = 16;
 const MAX_CANDIDATES: usize = 64;
 
 /// How many times [`Config::frame_wait`](crate::Config::frame_wait) a fault waits while frames
-/// keep going to others.
-const PATIENCE: u32 = 10;
+/// keep going to others: a minute, if that is not set otherwise. The node is at work then, and the
+/// fault's turn comes.
+const PATIENCE: u32 = 75;
 
 /// How often a fault that waits looks for itself.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
@@ -78,12 +79,19 @@ impl Space {
             if free.is_some() {
                 return Ok(free);
             }
-            let round = match import {
-                // Nothing need be evicted from a node that is about to get more frames.
-                Import::Underway => Round::Busy,
-                Import::Done => self.reclaim(node),
-            };
-            let host_full = match round {
+            if import == Import::Underway {
+                // Nothing need be evicted from a node that is about to get more frames. How long
+                // that takes says nothing about how full it is.
+                let end = Deadline::after(&*self.clock, self.config.copy_timeout);
+                if !node.wait(seen, end, &*self.clock) {
+                    return Err(node.out_of_memory(false));
+                }
+                if !still_wanted() {
+                    return Ok(None);
+                }
+                continue;
+            }
+            let host_full = match self.reclaim(node) {
                 Round::Got(frame) => return Ok(Some(frame)),
                 Round::Busy => false,
                 Round::Nothing { host_full }
