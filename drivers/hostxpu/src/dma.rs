@@ -58,6 +58,18 @@ impl Slot {
     fn is_complete(&self) -> bool {
         self.taken == self.len && self.running == 0
     }
+
+    /// Who waits gives up.
+    fn abandon(&mut self) -> DriverError {
+        self.transfers[self.taken..self.len].fill(None);
+        self.len = self.taken;
+        if self.running == 0 {
+            self.state = SlotState::Free;
+            return DriverError::Broken("no copy engine was free in time");
+        }
+        self.state = SlotState::Abandoned;
+        DriverError::Timeout
+    }
 }
 
 struct Queue {
@@ -144,12 +156,14 @@ impl Engines {
         fence
     }
 
-    /// Waits until a batch is done, doing what of it no engine has begun.
+    /// Waits until a batch is done, doing what of it no engine has begun. What nobody has begun
+    /// by the end of the timeout is never begun; if that is all that was left, the failure is not
+    /// a timeout, as nothing happens to the frames any more.
     pub(crate) fn wait(&self, fence: Fence, timeout: Duration) -> Result<(), DriverError> {
         if fence == Fence(0) {
             return Ok(());
         }
-        let end = Instant::now() + timeout;
+        let end = wait::deadline(timeout);
         let mut queue = self.shared.lock();
         let nr = find(&queue, fence).ok_or(DriverError::Broken("no such fence"))?;
         loop {
@@ -165,8 +179,7 @@ impl Engines {
             }
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                queue.slots[nr].state = SlotState::Abandoned;
-                return Err(DriverError::Timeout);
+                return Err(queue.slots[nr].abandon());
             }
             let waited = self.shared.finished.wait_timeout(queue, left);
             queue = waited.unwrap_or_else(|e| e.into_inner()).0;
@@ -261,5 +274,76 @@ impl Drop for Engines {
             // It aborts the process if it panics.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEN: usize = PAGE_SIZE as usize;
+
+    /// A frame's worth of ones.
+    struct Bytes(Vec<u8>, usize);
+
+    impl Bytes {
+        fn new() -> Self {
+            let bytes = vec![1; 2 * LEN];
+            let at = bytes.as_ptr().align_offset(LEN);
+            Self(bytes, at)
+        }
+        fn zero(&mut self) -> Transfer {
+            let to = self.0[self.1..].as_mut_ptr();
+            Transfer { from: None, to, direction: Direction::In }
+        }
+        fn is_zero(&self) -> bool {
+            self.0[self.1..self.1 + LEN].iter().all(|&byte| byte == 0)
+        }
+    }
+
+    fn one_engine() -> Engines {
+        Engines::start(&HostXpuConfig::new(4 * PAGE_SIZE).copy_engines(1)).unwrap()
+    }
+
+    fn submit(engines: &Engines, transfers: Vec<Transfer>) -> Fence {
+        // SAFETY: frames of the test, which live longer than the engines and are not looked at
+        // before the transfer has ended.
+        unsafe { engines.submit(transfers.into_iter()) }
+    }
+
+    #[test]
+    fn what_was_not_begun_in_time_never_happens() {
+        let (mut never, mut later) = (Bytes::new(), Bytes::new());
+        let engines = one_engine();
+        // The engine is busy.
+        engines.shared.lock().busy = 1;
+        let fence = submit(&engines, vec![never.zero()]);
+        assert!(matches!(engines.wait(fence, Duration::ZERO), Err(DriverError::Broken(_))));
+        engines.shared.lock().busy = 0;
+        let fence = submit(&engines, vec![later.zero()]);
+        engines.wait(fence, Duration::MAX).unwrap();
+        assert!(engines.shared.lock().slots.iter().all(|slot| slot.state == SlotState::Free));
+        drop(engines);
+        assert!(later.is_zero() && !never.is_zero());
+    }
+
+    #[test]
+    fn what_was_begun_is_a_timeout_until_it_ends() {
+        let mut frames = [Bytes::new(), Bytes::new()];
+        let engines = one_engine();
+        engines.shared.lock().busy = 1;
+        let fence = submit(&engines, frames.iter_mut().map(Bytes::zero).collect());
+        // As if another thread had taken the first.
+        let nr = find(&engines.shared.lock(), fence).unwrap();
+        engines.shared.lock().busy = 0;
+        let begun = engines.shared.take(&mut engines.shared.lock(), nr).unwrap();
+        assert_eq!(engines.wait(fence, Duration::ZERO), Err(DriverError::Timeout));
+        assert!(engines.shared.lock().slots[nr].state == SlotState::Abandoned);
+        engines.shared.perform(&begun);
+        let queue = engines.shared.finish(nr);
+        assert!(queue.slots[nr].state == SlotState::Free);
+        drop(queue);
+        drop(engines);
+        assert!(frames[0].is_zero() && !frames[1].is_zero());
     }
 }
