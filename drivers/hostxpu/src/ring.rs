@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
+use rustix::process::Pid;
 
 use crate::Error;
 use crate::config::MAX_CORES;
@@ -124,9 +125,11 @@ pub(crate) struct Ring {
 ///
 /// # Invariants
 /// `ring` points to a shared mapping of `size_of::<Ring>()` bytes of a file that can't shrink,
-/// which stays until this is dropped.
+/// which stays until this is dropped. In a forked child there is no such mapping, and another may
+/// be where it was.
 pub(crate) struct RingMap {
     ring: NonNull<Ring>,
+    owner: Pid,
 }
 
 // SAFETY: all fields of `Ring` are atomics.
@@ -145,8 +148,10 @@ impl core::ops::Deref for RingMap {
 
 impl Drop for RingMap {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's alone (invariant).
-        let _ = unsafe { rustix::mm::munmap(self.ring.as_ptr().cast(), size_of::<Ring>()) };
+        if rustix::process::getpid() == self.owner {
+            // SAFETY: the mapping is this value's alone (invariant).
+            let _ = unsafe { rustix::mm::munmap(self.ring.as_ptr().cast(), size_of::<Ring>()) };
+        }
     }
 }
 
@@ -175,7 +180,7 @@ impl RingMap {
         // SAFETY: advice on the mapping just made.
         let _ = unsafe { rustix::mm::madvise(at, len, rustix::mm::Advice::LinuxDontFork) };
         let ring = NonNull::new(at.cast()).ok_or(rustix::io::Errno::FAULT)?;
-        Ok(Self { ring })
+        Ok(Self { ring, owner: rustix::process::getpid() })
     }
 }
 
@@ -312,6 +317,32 @@ mod tests {
     use gmm_core::driver::Access;
 
     use super::*;
+
+    /// A process that an application forks has no ring, and may have other memory there.
+    #[test]
+    fn a_forked_child_unmaps_nothing() {
+        let (ring, _fd) = RingMap::create().unwrap();
+        let (at, len) = (ring.ring.as_ptr().cast(), size_of::<Ring>());
+        // SAFETY: the child makes system calls only, in memory that it maps where nothing is.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let (prot, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+            let flags = private | MapFlags::FIXED_NOREPLACE;
+            // SAFETY: as above.
+            unsafe {
+                if rustix::mm::mmap_anonymous(at, len, prot, flags).is_err() {
+                    libc::_exit(1);
+                }
+                drop(ring);
+                let advised = rustix::mm::madvise(at, len, rustix::mm::Advice::Normal);
+                libc::_exit(if advised.is_ok() { 0 } else { 2 });
+            }
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status >> 8, 0, "1: the ring was there; 2: the child's own memory is gone");
+    }
 
     #[test]
     fn legal_transitions_pass_also_where_numbers_wrap() {
