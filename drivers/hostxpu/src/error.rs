@@ -39,6 +39,14 @@ pub enum Error {
     /// A context was asked of a device that is in no space yet.
     #[error("the device has not joined a space: call Space::add_device first")]
     NotJoined,
+    /// The application collected the status of the worker before it could be watched.
+    #[error(
+        "the worker process {pid} ended at once, and the application collected its status (it          ignores SIGCHLD, or waits for all its children)"
+    )]
+    WorkerCollected {
+        /// Its number, which another process may have by now.
+        pid: i32,
+    },
     /// No worker program was found.
     #[error(
         "no worker program for the host XPU: tried {tried:?}; set GMM_HOSTXPU_WORKER to the path \

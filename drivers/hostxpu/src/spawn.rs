@@ -66,11 +66,24 @@ impl Process {
         let spawned = command.spawn();
         // The child's end must not stay open here.
         drop(command);
-        let child = spawned
+        let mut child = spawned
             .map_err(|e| Error::WorkerSpawn { path: path.clone(), message: e.to_string() })?;
         let pid = Pid::from_child(&child);
-        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())
-            .map_err(Error::os("pidfd_open"))?;
+        let pidfd = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(pidfd) => pidfd,
+            Err(rustix::io::Errno::SRCH) => {
+                return Err(Error::WorkerCollected { pid: pid.as_raw_pid() });
+            }
+            Err(errno) => {
+                // Nobody would do so later. (Fails only if it is gone and collected.)
+                let _ = child.kill().and_then(|()| child.wait());
+                return Err(Error::os("pidfd_open")(errno));
+            }
+        };
+        if !is_child(&pidfd) {
+            // Its number is a stranger's by now, who must not be killed.
+            return Err(Error::WorkerCollected { pid: pid.as_raw_pid() });
+        }
         let owner = rustix::process::getpid();
         let process = Self { pid, pidfd, socket: ours, owner };
         process.set_up(hello, frames, ring).map_err(|reason| {
@@ -158,6 +171,12 @@ impl Drop for Process {
     }
 }
 
+/// Whether a process is a child of this one that nobody has collected.
+fn is_child(pidfd: &OwnedFd) -> bool {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), options).is_ok()
+}
+
 /// Whether `fd` becomes readable (or its other end goes) before `end`.
 pub(crate) fn readable(fd: BorrowedFd<'_>, end: Instant) -> bool {
     loop {
@@ -205,4 +224,23 @@ fn this_library() -> Option<PathBuf> {
         core::ffi::CStr::from_ptr(info.dli_fname)
     };
     std::fs::canonicalize(OsStr::from_bytes(name.to_bytes())).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strangers_are_no_children() {
+        let open = |pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap();
+        assert!(!is_child(&open(rustix::process::getpid())));
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pidfd = open(Pid::from_child(&child));
+        assert!(is_child(&pidfd));
+        child.kill().unwrap();
+        assert!(readable(pidfd.as_fd(), Instant::now() + Duration::from_secs(60)));
+        assert!(is_child(&pidfd), "a zombie is a child still");
+        child.wait().unwrap();
+        assert!(!is_child(&pidfd));
+    }
 }
