@@ -106,12 +106,12 @@ impl Drop for Core {
 
 impl Context {
     /// Starts a worker and attaches it to `space` as a processor of the device's node. The
-    /// device must have joined that space.
+    /// device must have joined that space, and no other.
     ///
     /// # Errors
     /// The worker can't be found, started or set up; the space takes no more processors.
     pub fn new(space: &Arc<Space>, device: &Arc<HostXpuDevice>) -> Result<Arc<Self>, Error> {
-        let node = device.node().ok_or(Error::NotJoined)?;
+        let node = device.only_node()?;
         let mut core = Core::start(device, space.config().window)?;
         let mmu: Arc<dyn Mmu> = Arc::new(ContextMmu(core.shared.clone()));
         let attached = space.attach(node, mmu)?;

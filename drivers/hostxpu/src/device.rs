@@ -3,7 +3,7 @@
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
 use gmm_core::driver::{
@@ -25,6 +25,7 @@ pub struct HostXpuDevice {
     pub(crate) config: HostXpuConfig,
     nodes: [NodeDescription; 1],
     node: AtomicU8,
+    joined_again: AtomicBool,
     // Engines first: they use the memory. Not dropped in a forked child, which has neither.
     engines: ManuallyDrop<Engines>,
     memory: ManuallyDrop<Memory>,
@@ -45,6 +46,7 @@ impl HostXpuDevice {
         Ok(Arc::new(Self {
             nodes: [NodeDescription { capacity_frames }],
             node: AtomicU8::new(NO_NODE),
+            joined_again: AtomicBool::new(false),
             engines: ManuallyDrop::new(engines),
             memory: ManuallyDrop::new(memory),
             owner: rustix::process::getpid(),
@@ -63,6 +65,14 @@ impl HostXpuDevice {
             NO_NODE => None,
             node => Some(NodeId(node)),
         }
+    }
+
+    /// The number of its node in the one space that it may be in.
+    pub(crate) fn only_node(&self) -> Result<NodeId, Error> {
+        if self.joined_again.load(Ordering::Acquire) {
+            return Err(Error::JoinedAgain);
+        }
+        self.node().ok_or(Error::NotJoined)
     }
 
     pub(crate) fn memory(&self) -> &Memory {
@@ -121,15 +131,23 @@ impl Device for HostXpuDevice {
     }
 
     fn set_first_node(&self, first: NodeId) {
-        self.node.store(first.0, Ordering::Release);
+        // It has one number. What another space has copied, under another, fails; and no context
+        // is made that would map frames of whatever has the first number there.
+        let joins = (Ordering::AcqRel, Ordering::Acquire);
+        if self.node.compare_exchange(NO_NODE, first.0, joins.0, joins.1).is_err() {
+            self.joined_again.store(true, Ordering::Release);
+        }
     }
 
     fn import(
         &self,
-        _node: NodeId,
+        node: NodeId,
         nr_frames: u32,
         out: &mut Batch<Extent, 16>,
     ) -> Result<(), DriverError> {
+        if Some(node) != self.node() {
+            return Err(DriverError::Broken("the device has joined twice"));
+        }
         if let Some(extent) = self.memory.import(nr_frames)? {
             out.push(extent);
         }
@@ -145,7 +163,7 @@ impl Device for HostXpuDevice {
             self.transfer(op)?;
         }
         let transfers = ops.iter().map(|op| {
-            // Checked just now; the node's number and the frames' places never change.
+            // Checked just now; the node's number, once set, and the frames' places never change.
             self.transfer(op).expect("an operation that was checked")
         });
         // SAFETY: frames lie in the alias, which outlives the engines; host and peer addresses
@@ -283,6 +301,17 @@ mod tests {
             assert!(matches!(device.submit(&[good, bad]), Err(DriverError::Broken(_))));
         }
         assert!(matches!(device.wait(Fence(77), LONG), Err(DriverError::Broken(_))));
+    }
+
+    #[test]
+    fn a_second_join_changes_nothing_but_is_known() {
+        let device = device(HostXpuConfig::new(8 * PAGE_SIZE), 1);
+        assert_eq!(device.only_node().unwrap(), NodeId(1));
+        device.set_first_node(NodeId(2));
+        assert!(matches!(device.only_node(), Err(Error::JoinedAgain)));
+        run(&device, &[Op::Zero(frame(1, 3))]);
+        assert!(device.submit(&[Op::Zero(frame(2, 3))]).is_err());
+        assert!(device.import(NodeId(2), 1, &mut Batch::new()).is_err());
     }
 
     #[test]

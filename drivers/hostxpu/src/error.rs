@@ -39,6 +39,9 @@ pub enum Error {
     /// A context was asked of a device that is in no space yet.
     #[error("the device has not joined a space: call Space::add_device first")]
     NotJoined,
+    /// A context was asked of a device that was added twice, to one space or to two.
+    #[error("the device has joined twice: it can be in one space, once; make a device for each")]
+    JoinedAgain,
     /// The application collected the status of the worker before it could be watched.
     #[error(
         "the worker process {pid} ended at once, and the application collected its status (it          ignores SIGCHLD, or waits for all its children)"
