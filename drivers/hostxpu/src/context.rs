@@ -16,6 +16,7 @@ use crate::mmu::ContextMmu;
 use crate::module::Module;
 use crate::shared::Shared;
 use crate::stream::Stream;
+use crate::thread::BlockSignals;
 use crate::{Death, Error, HostXpuDevice, thread, wire};
 
 /// How long a worker that was asked to leave may take before it is killed.
@@ -98,7 +99,9 @@ impl Drop for Core {
             let _ = thread.join();
         }
         if let Some(manager) = self.manager.get() {
-            // The watcher did so, unless the manager came after the end.
+            // The watcher did so, unless the manager came after the end. A signal handler that
+            // touched unified memory meanwhile would wait for this thread.
+            let _blocked = BlockSignals::new();
             manager.detach();
         }
     }
@@ -114,7 +117,10 @@ impl Context {
         let node = device.only_node()?;
         let mut core = Core::start(device, space.config().window)?;
         let mmu: Arc<dyn Mmu> = Arc::new(ContextMmu(core.shared.clone()));
-        let attached = space.attach(node, mmu)?;
+        let attached = {
+            let _blocked = BlockSignals::new();
+            space.attach(node, mmu)?
+        };
         let attachment =
             Arc::new(Attachment { space: space.clone(), processor: attached.processor });
         core.serve(attachment.clone())?;

@@ -2,8 +2,8 @@
 //! place, which is stopped.
 
 use std::any::Any;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use gmm_core::driver::Access;
@@ -80,8 +80,17 @@ impl Manager for SlowManager {
     fn detach(&self) {}
 }
 
+/// Lets the hold end, also where a test fails.
+struct Opener(Arc<Slow>);
+
+impl Drop for Opener {
+    fn drop(&mut self) {
+        self.0.may_end.store(true, Ordering::SeqCst);
+    }
+}
+
 /// Launches the kernel with a hold that is slow to end; the watcher is at that when this returns.
-fn slow_launch(core: &Core, kernel: &Kernel, end: impl FnOnce()) -> (Launch, Arc<Slow>) {
+fn slow_launch(core: &Core, kernel: &Kernel, end: impl FnOnce()) -> (Launch, Opener) {
     let slow = Arc::new(Slow::default());
     let stream = Stream::new(core.shared.clone(), Arc::new(SlowManager(slow.clone())));
     let held = PageRange { start: Config::default().window.start, nr_pages: 1 };
@@ -89,32 +98,33 @@ fn slow_launch(core: &Core, kernel: &Kernel, end: impl FnOnce()) -> (Launch, Arc
     let launch = unsafe { stream.launch(kernel, 1, (), &[held]).unwrap() };
     end();
     await_true("the hold does not end", || slow.begun.load(Ordering::SeqCst));
-    (launch, slow)
+    (launch, Opener(slow))
 }
 
 #[test]
 fn a_launch_has_ended_when_it_holds_nothing_any_more() {
     let core = core();
     let module = Module::load(&core.shared, &compile("kernels.c")).unwrap();
-    let (launch, slow) = slow_launch(&core, &module.kernel("nothing").unwrap(), || {});
+    let (launch, opener) = slow_launch(&core, &module.kernel("nothing").unwrap(), || {});
     assert!(!launch.wait_timeout(Duration::ZERO).unwrap());
     let waiter = std::thread::spawn({
-        let slow = slow.clone();
+        let slow = opener.0.clone();
         move || {
             launch.wait().unwrap();
             assert!(slow.ended.load(Ordering::SeqCst), "the launch's pages are held still");
         }
     });
-    slow.may_end.store(true, Ordering::SeqCst);
+    drop(opener);
     waiter.join().unwrap();
 }
 
 #[test]
 fn so_has_one_whose_context_died() {
     let (core, kernel) = stopped();
-    let (launch, slow) = slow_launch(&core, &kernel, || core.shared.process.kill());
+    let (launch, opener) = slow_launch(&core, &kernel, || core.shared.process.kill());
     assert!(!launch.wait_timeout(Duration::ZERO).unwrap());
-    slow.may_end.store(true, Ordering::SeqCst);
+    let slow = opener.0.clone();
+    drop(opener);
     match launch.wait_timeout(Duration::MAX) {
         Err(Error::Launch { death: Death::Killed { signal: 9 }, .. }) => {}
         other => panic!("{other:?}"),
@@ -135,6 +145,59 @@ fn a_violation_does_not_take_others_with_it() {
     launches[2].wait().unwrap();
     let end = launches[1].wait();
     assert!(matches!(end, Err(Error::Launch { death: Death::Protocol(_), .. })), "{end:?}");
+}
+
+/// Notes whether signals were blocked when pages were held, and let go.
+#[derive(Clone, Default)]
+struct Masked(Arc<Mutex<Vec<bool>>>);
+
+impl Masked {
+    fn note(&self) {
+        // SAFETY: asks for this thread's mask; a zeroed one is valid to overwrite.
+        let blocked = unsafe {
+            let mut mask = core::mem::zeroed();
+            libc::pthread_sigmask(libc::SIG_BLOCK, core::ptr::null(), &mut mask);
+            libc::sigismember(&mask, libc::SIGALRM) == 1
+        };
+        self.0.lock().unwrap().push(blocked);
+    }
+}
+
+impl Drop for Masked {
+    fn drop(&mut self) {
+        self.note();
+    }
+}
+
+struct MaskedManager(Arc<Mutex<Vec<bool>>>);
+
+impl Manager for MaskedManager {
+    fn fault(&self, addr: VirtAddr, _: Access) -> gmm_core::Result<Resolved> {
+        Err(gmm_core::Error::NotMapped { addr })
+    }
+    fn hold(&self, _: &[PageRange]) -> gmm_core::Result<Box<dyn Any + Send>> {
+        let masked = Masked(self.0.clone());
+        masked.note();
+        Ok(Box::new(masked))
+    }
+    fn detach(&self) {
+        Masked(self.0.clone()).note();
+    }
+}
+
+/// A signal handler that touches unified memory would wait for the thread that it interrupted.
+#[test]
+fn no_signal_is_handled_inside_the_manager() {
+    let (core, kernel) = stopped();
+    let masked = Arc::default();
+    let stream = Stream::new(core.shared.clone(), Arc::new(MaskedManager(Arc::clone(&masked))));
+    let held = PageRange { start: Config::default().window.start, nr_pages: 1 };
+    // SAFETY: the kernel does nothing.
+    let launch = unsafe { stream.launch(&kernel, 1, (), &[held]).unwrap() };
+    core.shared.ring.launches[0].completed.store(1, Ordering::SeqCst);
+    // This thread finds that it has ended, and lets go of what it held.
+    launch.wait().unwrap();
+    assert_eq!(*masked.lock().unwrap(), [true, true]);
 }
 
 /// Fills all slots and has a thread submit one launch more.

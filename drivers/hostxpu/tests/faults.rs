@@ -245,6 +245,26 @@ fn out_of_memory_is_a_launch_error_with_numbers() {
     drop(hold);
 }
 
+/// A signal handler that touches unified memory would wait for the thread that it interrupted.
+#[test]
+fn no_signal_is_handled_while_a_context_joins() {
+    let machine = Machine::new();
+    machine.mmap(1);
+    let (asked, blocked) = std::sync::mpsc::channel();
+    let config = HostXpuConfig::new(4 * PAGE_SIZE).examine(move |_| {
+        // SAFETY: asks for this thread's mask; a zeroed one is valid to overwrite.
+        let blocked = unsafe {
+            let mut mask = core::mem::zeroed();
+            libc::pthread_sigmask(libc::SIG_BLOCK, core::ptr::null(), &mut mask);
+            libc::sigismember(&mask, libc::SIGALRM)
+        };
+        asked.send(blocked).unwrap();
+        Examine::Reserved
+    });
+    let _context = machine.context_with(config);
+    assert_eq!(blocked.try_iter().collect::<Vec<_>>(), [1]);
+}
+
 #[test]
 fn a_context_may_refuse_addresses_and_suggest_others() {
     let machine = Machine::new();
