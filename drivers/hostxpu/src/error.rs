@@ -214,6 +214,17 @@ pub enum Death {
         /// How long was waited.
         timeout: Duration,
     },
+    /// The worker could not execute a page-table command that may not fail, and was killed.
+    #[error(
+        "its worker process could not {command} pages: {}",
+        std::io::Error::from_raw_os_error(*errno)
+    )]
+    CommandFailed {
+        /// What it was to do.
+        command: &'static str,
+        /// What the operating system said to it.
+        errno: i32,
+    },
     /// The worker did not answer a request in time, and was killed.
     #[error("its worker process did not answer the request to {request} for {timeout:?}")]
     NoAnswer {

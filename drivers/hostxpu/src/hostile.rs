@@ -102,6 +102,23 @@ fn an_answer_to_no_command() {
     assert_eq!(violation(&core), Violation::CommandGap { posted: 1, done: 7 });
 }
 
+/// What the worker answers to a release that it can't execute: not a matter of time.
+#[test]
+fn a_release_that_fails() {
+    let core = core();
+    stop(&core);
+    let slot = &core.shared.ring.command;
+    slot.errno.store(12, Ordering::SeqCst);
+    slot.done.store(1, Ordering::SeqCst);
+    let range = PageRange { start: Config::default().window.start, nr_pages: 3 };
+    ContextMmu(core.shared.clone()).va_release(range);
+    assert!(core.shared.process.is_gone(Instant::now()), "something may be mapped still");
+    match core.shared.death() {
+        Death::CommandFailed { command: "unmap", errno: 12 } => {}
+        other => panic!("{other}"),
+    }
+}
+
 #[test]
 fn a_launch_completed_that_was_not_submitted() {
     let core = core();

@@ -50,9 +50,13 @@ impl Mmu for ContextMmu {
             page: range.start,
             operand: range.nr_pages,
         };
-        if self.0.execute(&[release]).is_err() {
+        if let Err(Partial { error, .. }) = self.0.execute(&[release]) {
             // Nothing may stay mapped: a context that can't be told so has to end.
-            self.0.end_unresponsive();
+            if let DriverError::Os { errno, .. } = error {
+                self.0.doom(Death::CommandFailed { command: "unmap", errno });
+            }
+            // It was killed, whatever the error: but the caller has no use for "not yet".
+            self.0.process.is_gone(wait::deadline(Duration::MAX));
         }
     }
 
