@@ -200,6 +200,15 @@ fn no_signal_is_handled_inside_the_manager() {
     assert_eq!(*masked.lock().unwrap(), [true, true]);
 }
 
+/// The worker's end of the socket can't be written to, and the worker lives: it is not waited for.
+#[test]
+fn a_request_that_can_not_be_sent_ends_the_context() {
+    let (core, _) = stopped();
+    rustix::net::shutdown(&core.shared.process.socket, rustix::net::Shutdown::Write).unwrap();
+    let answer = core.shared.ask(crate::wire::FIND, "find a kernel", b"0000nothing");
+    assert!(matches!(answer, Err(Error::ContextDead(Death::Disconnected))), "{answer:?}");
+}
+
 /// Fills all slots and has a thread submit one launch more.
 fn submit_one_more(core: &Core, kernel: &Kernel, then: impl FnOnce()) -> Result<Launch, Error> {
     let stream = Stream::new(core.shared.clone(), Arc::new(Nobody));

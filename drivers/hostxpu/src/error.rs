@@ -225,6 +225,9 @@ pub enum Death {
         /// What the operating system said to it.
         errno: i32,
     },
+    /// The worker closed its socket and lived on (a kernel closed descriptor 0), and was killed.
+    #[error("its worker process closed its socket; did a kernel close descriptor 0?")]
+    Disconnected,
     /// The worker did not answer a request in time, and was killed.
     #[error("its worker process did not answer the request to {request} for {timeout:?}")]
     NoAnswer {

@@ -51,10 +51,11 @@ impl Shared {
         state.outstanding = true;
         if let Err(error) = wire::send(&self.process.socket, kind, state.id, body, &[]) {
             state.outstanding = false;
-            // Of these the worker is gone, and the watcher will find out why.
+            // Of these the worker is gone, or does not listen any more.
             if error != rustix::io::Errno::PIPE && error != rustix::io::Errno::CONNRESET {
                 return Err(Error::os("sendmsg")(error));
             }
+            self.end_disconnected();
         }
         let end = Instant::now() + REQUEST_TIMEOUT;
         loop {

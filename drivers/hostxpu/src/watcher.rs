@@ -13,6 +13,9 @@ use crate::shared::Shared;
 use crate::spawn::Ended;
 use crate::wire;
 
+/// How long a worker that ends may take from the end of its socket to its own.
+const HANG_UP_TIMEOUT: Duration = Duration::from_secs(1);
+
 impl Shared {
     /// The body of the watcher's thread: returns when the context is dead and detached.
     pub(crate) fn watch(&self, manager: impl FnOnce() -> Option<std::sync::Arc<dyn Manager>>) {
@@ -30,6 +33,10 @@ impl Shared {
             }
             if connected && !fds[1].revents().is_empty() {
                 connected = self.receive();
+                if !connected {
+                    // From now on no completion would be heard of, nor any answer.
+                    self.end_disconnected();
+                }
             }
         }
         self.note_end(self.cause_of_end());
@@ -54,6 +61,13 @@ impl Shared {
             self.doom_for(violation);
         }
         true
+    }
+
+    /// The socket is closed. So it is when the worker ends; one that lives on has to end.
+    pub(crate) fn end_disconnected(&self) {
+        if !self.process.is_gone(Instant::now() + HANG_UP_TIMEOUT) {
+            self.doom(Death::Disconnected);
+        }
     }
 
     fn cause_of_end(&self) -> Death {

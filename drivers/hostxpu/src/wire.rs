@@ -83,6 +83,8 @@ pub(crate) enum Exit {
     StraySignal = 65,
     /// The host sent what makes no sense.
     Protocol = 66,
+    /// Its socket is of no use any more.
+    Disconnected = 67,
 }
 
 /// What a worker's exit status means.
@@ -92,6 +94,7 @@ pub(crate) fn exit_meaning(status: i32) -> &'static str {
         64 => "it could not set itself up",
         65 => "a thread of it that runs no kernel raised a signal; did a kernel start threads?",
         66 => "it did not understand the host",
+        67 => "it could not write to its socket; did a kernel close descriptor 0?",
         _ => "a kernel called exit, or the dynamic linker failed",
     }
 }

@@ -178,6 +178,21 @@ fn a_closed_context_fails_what_is_left_of_it() {
 }
 
 #[test]
+fn a_worker_that_hangs_up_and_lives_on_is_ended() {
+    let machine = Machine::new();
+    let config = HostXpuConfig::new(8 * PAGE_SIZE).replayable_faults(false);
+    let context = machine.context_with(config);
+    let flag = machine.mmap(1);
+    let held = gmm_core::PageRange::covering(gmm_core::VirtAddr(flag), 8).unwrap();
+    let kernel = load(&context).kernel("hang_up").unwrap();
+    // SAFETY: the kernel takes a flag.
+    let launch = unsafe { context.stream().launch(&kernel, 1, (flag,), &[held]).unwrap() };
+    assert!(matches!(death(&launch), Death::Disconnected));
+    // Nothing is held any more.
+    machine.space.munmap(gmm_core::VirtAddr(flag), PAGE_SIZE).unwrap();
+}
+
+#[test]
 fn a_process_that_a_kernel_forks_has_no_window() {
     let machine = Machine::new();
     let context = machine.context(4);

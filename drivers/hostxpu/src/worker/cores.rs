@@ -5,6 +5,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use rustix::io::Errno;
+
 use super::{Worker, fault};
 use crate::config::MAX_CORES;
 use crate::ring::{LaunchSlot, NR_ARGS, NR_LAUNCHES};
@@ -187,10 +189,13 @@ impl Worker {
         if notify {
             // SAFETY: the socket, open as long as the process lives.
             let socket = unsafe { std::os::fd::BorrowedFd::borrow_raw(0) };
-            while let Err(rustix::io::Errno::AGAIN) =
-                wire::send(socket, wire::COMPLETED, nr as u32, &[], &[])
-            {
-                std::thread::yield_now();
+            loop {
+                match wire::send(socket, wire::COMPLETED, nr as u32, &[], &[]) {
+                    Ok(()) => break,
+                    Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => std::thread::yield_now(),
+                    // The host would wait for it.
+                    Err(_) => super::exit(wire::Exit::Disconnected),
+                }
             }
         }
     }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -49,6 +50,14 @@ KERNEL(count_pages) {
 }
 
 KERNEL(nothing) { UNUSED; }
+
+// args: where to say that it runs. Ends what its process says to the host, and runs for ever.
+KERNEL(hang_up) {
+    UNUSED;
+    *(volatile uint64_t *)args[0] = 1;
+    shutdown(0, SHUT_WR);
+    for (;;) sched_yield();
+}
 
 // args: words, how many, microseconds. Takes its time, then adds 1 to each.
 KERNEL(nap_and_add) {
