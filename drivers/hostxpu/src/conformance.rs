@@ -171,6 +171,24 @@ fn without_read_only_mappings_it_conforms() {
     gmm_driver_tests::conformance(Form { name: "host XPU, no read-only mappings", config });
 }
 
+/// The worker has less than the manager believes: an access that faults for it can go on.
+#[test]
+fn what_got_lost_is_mapped_again() {
+    use gmm_core::driver::{Clear, Enter, Protection};
+    use gmm_core::{Frame, FrameNr, NodeId};
+    let device = HostXpuDevice::new(config()).unwrap();
+    let bare = Bare::new(&device, Desk(device.clone()).window());
+    let page = Config::default().window.start;
+    let frame = Frame { node: NodeId(1), nr: FrameNr(3) };
+    let mapping = Enter { page, frame, protection: Protection::ReadWrite };
+    bare.mmu().pmap_enter(&[mapping]).unwrap();
+    bare.store(page.start(), 7).unwrap();
+    bare.mmu().pmap_clear(&mut [Clear { page, frame, was_empty: false }]).unwrap();
+    assert!(bare.load(page.start()).is_err());
+    bare.mmu().revalidate(mapping, page.start()).unwrap();
+    assert_eq!(bare.load(page.start()).ok(), Some(7));
+}
+
 /// An enter that the operating system refuses stops the batch there.
 #[test]
 fn a_batch_stops_where_it_fails() {

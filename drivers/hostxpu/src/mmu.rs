@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use gmm_core::driver::{Clear, DriverError, Enter, Examine, Mmu, Partial, Protection};
-use gmm_core::{PageNr, PageRange};
+use gmm_core::{PageNr, PageRange, VirtAddr};
 
 use crate::ring::{COMMAND_CLEAR, COMMAND_ENTER, COMMAND_RELEASE, NR_COMMANDS};
 use crate::ring::{check_command, check_count};
@@ -84,6 +84,12 @@ impl Mmu for ContextMmu {
             Err(Partial { error: DriverError::Dead, .. }) => Ok(()),
             other => other,
         }
+    }
+
+    /// Where the worker has less than the core believes (a kernel unmapped it, or a command failed
+    /// half way) the access would fault for ever: the mapping is made again.
+    fn revalidate(&self, mapping: Enter, _addr: VirtAddr) -> Result<(), DriverError> {
+        self.pmap_enter(&[mapping]).map_err(|Partial { error, .. }| error)
     }
 
     fn is_unused_since_entered(&self, page: PageNr) -> bool {

@@ -85,6 +85,8 @@ pub(crate) enum Exit {
     Protocol = 66,
     /// Its socket is of no use any more.
     Disconnected = 67,
+    /// A mapping could not be kept from processes that a kernel forks.
+    Fork = 68,
 }
 
 /// What a worker's exit status means.
@@ -95,6 +97,7 @@ pub(crate) fn exit_meaning(status: i32) -> &'static str {
         65 => "a thread of it that runs no kernel raised a signal; did a kernel start threads?",
         66 => "it did not understand the host",
         67 => "it could not write to its socket; did a kernel close descriptor 0?",
+        68 => "it could not keep a mapping from processes that kernels fork",
         _ => "a kernel called exit, or the dynamic linker failed",
     }
 }

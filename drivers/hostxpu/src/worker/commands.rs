@@ -15,6 +15,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use super::{WORKER, Worker};
 use crate::ring::{COMMAND_CLEAR, COMMAND_ENTER, COMMAND_RELEASE, CommandRecord, NR_COMMANDS};
 use crate::wait;
+use crate::wire::Exit;
 
 /// The right to execute commands: one thread has it at a time.
 #[derive(Default)]
@@ -140,12 +141,12 @@ impl Worker {
                 frame * PAGE_SIZE,
             )?;
             // A process that a kernel forks must not keep the frames when this one is dead.
-            let advised = rustix::mm::madvise(at, len, Advice::LinuxDontFork);
-            if advised.is_err() {
-                unmap(range)?;
+            if rustix::mm::madvise(at, len, Advice::LinuxDontFork).is_err() {
+                // What was mapped here before is gone, so that "not done" would not be true.
+                super::exit(Exit::Fork);
             }
-            advised
         }
+        Ok(())
     }
 }
 
