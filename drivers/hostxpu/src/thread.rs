@@ -50,3 +50,13 @@ impl Drop for BlockSignals {
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, core::ptr::null_mut()) };
     }
 }
+
+/// Lets every signal through to this thread (a thread it starts inherits that).
+pub(crate) fn unblock_signals() {
+    // SAFETY: plain calls with valid pointers; a zeroed sigset is a valid value to overwrite.
+    unsafe {
+        let mut none = core::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &none, core::ptr::null_mut());
+    }
+}

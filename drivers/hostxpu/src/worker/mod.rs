@@ -47,6 +47,8 @@ static WORKER: OnceLock<Worker> = OnceLock::new();
 /// Runs a worker on the socket that is descriptor 0. This is what the program
 /// `gmm-hostxpu-worker` does; it does not return.
 pub fn main() -> ! {
+    // A fault is a signal; whoever started this process may have blocked all of them.
+    crate::thread::unblock_signals();
     // SAFETY: whoever starts a worker gives it its socket as descriptor 0, which stays open for
     // as long as the process lives.
     let socket = unsafe { BorrowedFd::borrow_raw(0) };
