@@ -77,8 +77,10 @@ pub(crate) struct Node {
 /// What became of asking a device for frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Import {
-    /// It gave what it had, if anything.
-    Done,
+    /// It gave some; others may be quicker to take them.
+    Came,
+    /// It has none, or none now.
+    Nothing,
     /// Another thread is asking: frames may come soon.
     Underway,
 }
@@ -157,7 +159,7 @@ impl Node {
         }
         let wanted = nr_frames.min(lists.count[FramePlace::Absent as usize]);
         if wanted == 0 {
-            return Import::Done;
+            return Import::Nothing;
         }
         lists.importing = true;
         drop(lists);
@@ -166,6 +168,7 @@ impl Node {
         let mut lists = self.lists.lock();
         lists.importing = false;
         lists.import_error = answer.err();
+        let mut result = Import::Nothing;
         for extent in extents.iter() {
             for nr in extent.start.0..extent.start.0.saturating_add(extent.nr_frames) {
                 // A frame that the device does not have, or handed over already, is a broken
@@ -174,6 +177,7 @@ impl Node {
                 if known == Some(FramePlace::Absent) {
                     lists.set_place(FrameNr(nr), FramePlace::Free);
                     lists.free.push_back(FrameNr(nr));
+                    result = Import::Came;
                 } else {
                     lists.import_error =
                         Some(DriverError::Broken("import gave a frame it does not have"));
@@ -181,7 +185,7 @@ impl Node {
             }
         }
         self.announce(&mut lists);
-        Import::Done
+        result
     }
 
     /// Gives free frames beyond `keep` back to the device.

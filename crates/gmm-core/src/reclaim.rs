@@ -157,7 +157,7 @@ impl Space {
             let seen = node.changes();
             match self.free_or_imported(node) {
                 (Some(frame), _) => return Some(frame),
-                (None, Import::Done) => break,
+                (None, Import::Came | Import::Nothing) => break,
                 (None, Import::Underway) => {
                     let end = *end.get_or_insert_with(|| self.patience(1).end);
                     if !node.wait(seen, end, &*self.clock) {
@@ -172,12 +172,16 @@ impl Space {
         }
     }
 
+    /// A frame that is free, or that the device has. Without one, says whether more may come.
     fn free_or_imported<'a>(&self, node: &'a Node) -> (Option<TransitFrame<'a>>, Import) {
-        match node.pop_free() {
-            Some(frame) => (Some(frame), Import::Done),
-            None => {
-                let import = node.import(self.config.import_batch.max(1));
-                (node.pop_free(), import)
+        loop {
+            if let Some(frame) = node.pop_free() {
+                return (Some(frame), Import::Came);
+            }
+            match node.import(self.config.import_batch.max(1)) {
+                // It ends: the device has so many frames and no more.
+                Import::Came => {}
+                import => return (node.pop_free(), import),
             }
         }
     }
