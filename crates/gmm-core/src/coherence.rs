@@ -201,17 +201,18 @@ impl Space {
         reader: Option<&Processor>,
         exclusive: bool,
     ) -> Option<NodeId> {
-        let held = |c: &Frame| self.known_node(c.node).is_pinned(c.nr);
         // Other nodes may keep what they hold if nobody writes and nobody is about to.
         let breaks = exclusive || !m.writable().is_empty();
-        let elsewhere = m.copies().filter(|c| breaks && c.node != node).find(held);
-        // On its own node the mapping of a neighbour has to go where frames move.
-        let neighbour = |r: &Processor| {
-            let moves = |p: &Processor| p.moves_frames() || r.moves_frames();
-            self.mappers_on(m, node).any(|p| p.id != r.id && moves(&p))
+        let must_go = |p: &Processor| match (p.node == node, reader) {
+            // On its own node the mapping of a neighbour has to go where frames move,
+            (true, Some(r)) => p.id != r.id && (p.moves_frames() || r.moves_frames()),
+            (true, None) => false,
+            // and on another one that puts the frame out of reach of the copy.
+            (false, _) => p.moves_frames(),
         };
-        let here = || m.copy_on(node).filter(|c| held(c) && reader.is_some_and(neighbour));
-        elsewhere.or_else(here).map(|c| c.node)
+        let broken = |at| (breaks && at != node) || self.mappers_on(m, at).any(|p| must_go(&p));
+        let held = m.copies().filter(|c| self.known_node(c.node).is_pinned(c.nr));
+        held.map(|c| c.node).find(|&at| broken(at))
     }
 
     /// Ends the poisoning of a page: it is about to be served.

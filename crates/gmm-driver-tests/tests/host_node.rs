@@ -254,3 +254,25 @@ fn it_is_taken_for_what_its_own_device_is() {
     assert_eq!(world.processors[X].load(addr), Ok(1));
     world.assert_sound("a guest without read-only mappings on a host with them");
 }
+
+/// Two hold a page for reading; nobody's reading takes it from either.
+#[test]
+fn what_the_cpu_holds_for_reading_is_not_taken_to_be_copied() {
+    let world = World::builder(8)
+        .host(|h| h.with(Capabilities::READ_ONLY_MAPPINGS))
+        .xpu(guest(), 2)
+        .xpu(DeviceOptions::xpu("x", 2), 1)
+        .xpu(DeviceOptions::xpu("y", 2), 1)
+        .build();
+    let range = world.space.mmap(PAGE_SIZE, Protection::ReadOnly, "test").expect("a region");
+    let addr = word(range.start, 0);
+    let holders = [X, CPU].map(|who| world.processors[who].processor.clone());
+    let holds = holders.map(|p| world.space.hold(&p, &[range], Access::Read).expect("one page"));
+    let refused = world.processors[X + 1].load(addr);
+    assert_eq!(refused, Err(AccessError::Held));
+    assert_eq!(mappers(&world, range.start), [CPU, X]);
+    world.assert_sound("held by two");
+    drop(holds);
+    world.heal(X + 1, addr).expect("nobody holds it");
+    assert_eq!(world.processors[X + 1].load(addr), Ok(0));
+}

@@ -176,10 +176,9 @@ impl Model {
         self.holds.iter().any(|(_, _, range)| range.contains(page))
     }
 
-    /// What is held is mapped by the context that holds it, as long as there is one.
+    /// What is held is mapped by the processor that holds it, as long as there is one.
     pub(crate) fn check_holds(&self) -> Done {
-        let asked = |who: usize| who > 0 && self.life[who] == Life::Attached;
-        for (_, who, range) in self.holds.iter().filter(|h| asked(h.1)) {
+        for (_, who, range) in self.holds.iter().filter(|h| self.life[h.1] == Life::Attached) {
             let context = &self.world.processors[*who].context;
             if let Some(page) = range.pages().find(|&page| !context.maps(page)) {
                 return Err(format!("{page:?} is held for {who}, which does not map it"));
