@@ -11,7 +11,7 @@
 //! | `Transit` | the thread with the [`TransitFrame`] | `Active`, `Free`, `Absent` (release), `Lost` |
 //! | `Active` | whoever holds its page's entry lock | `Spare`, `Pinned`, `Transit`, `Lost` |
 //! | `Spare` | the same; another node has an equal copy, so this one can go | `Active`, `Pinned`, `Transit`, `Lost` |
-//! | `Pinned` | the same; never evicted, moved or freed | `Active` |
+//! | `Pinned` | the same, but anyone may unpin it; never evicted, moved or freed | `Active`, `Spare` |
 //! | `Lost` | nobody: an operation on it never ended | |
 //!
 //! # Lock order
@@ -46,6 +46,8 @@ struct FrameMeta {
     place: FramePlace,
     /// Someone may go on using it who can't be stopped: it is lost when it is no page's any more.
     distrusted: bool,
+    /// Another node has an equal copy: what a pinned frame will be once it is not.
+    spare: bool,
     pins: u32,
 }
 
@@ -100,8 +102,13 @@ impl Node {
     /// A node that holds no frame yet. Metadata for all frames it can have is made here, so that
     /// nothing is allocated later.
     pub(crate) fn new(id: NodeId, device: Arc<dyn Device>, capacity: u32) -> Self {
-        let absent =
-            FrameMeta { owner: PageNr(0), place: FramePlace::Absent, distrusted: false, pins: 0 };
+        let absent = FrameMeta {
+            owner: PageNr(0),
+            place: FramePlace::Absent,
+            distrusted: false,
+            spare: false,
+            pins: 0,
+        };
         let mut count = [0; NR_PLACES];
         count[FramePlace::Absent as usize] = capacity;
         Self {
@@ -230,6 +237,7 @@ impl Node {
     /// this one can go without losing anything.
     pub(crate) fn set_spare(&self, nr: FrameNr, spare: bool) {
         let mut lists = self.lists.lock();
+        lists.meta[nr.0 as usize].spare = spare;
         match (lists.meta[nr.0 as usize].place, spare) {
             (FramePlace::Active, true) => {
                 lists.policy.removed(nr);
@@ -245,7 +253,8 @@ impl Node {
         }
     }
 
-    /// Keeps the frame where it is until as many [`Node::unpin`].
+    /// Keeps the frame where it is until as many [`Node::unpin`]. The caller holds the page's
+    /// entry lock.
     pub(crate) fn pin(&self, nr: FrameNr) {
         let mut lists = self.lists.lock();
         lists.policy.removed(nr);
@@ -254,15 +263,22 @@ impl Node {
         lists.meta[nr.0 as usize].pins += 1;
     }
 
+    /// The caller need hold no lock: a launch ends without waiting for anyone.
     pub(crate) fn unpin(&self, nr: FrameNr) {
         let mut lists = self.lists.lock();
-        let pins = &mut lists.meta[nr.0 as usize].pins;
-        *pins -= 1;
-        if *pins == 0 {
-            lists.set_place(nr, FramePlace::Active);
-            lists.policy.mapped(nr);
-            self.announce(&mut lists);
+        let meta = &mut lists.meta[nr.0 as usize];
+        meta.pins -= 1;
+        if meta.pins > 0 {
+            return;
         }
+        if meta.spare {
+            lists.spare.push_back(nr);
+            lists.set_place(nr, FramePlace::Spare);
+        } else {
+            lists.policy.mapped(nr);
+            lists.set_place(nr, FramePlace::Active);
+        }
+        self.announce(&mut lists);
     }
 
     pub(crate) fn is_pinned(&self, nr: FrameNr) -> bool {
@@ -396,6 +412,7 @@ impl TransitFrame<'_> {
         let frame = self.frame();
         let mut lists = self.node.lists.lock();
         lists.meta[self.nr.0 as usize].owner = page;
+        lists.meta[self.nr.0 as usize].spare = false;
         lists.set_place(self.nr, FramePlace::Active);
         lists.policy.mapped(self.nr);
         self.node.announce(&mut lists);
