@@ -61,6 +61,8 @@ struct Lists {
     count: [u32; NR_PLACES],
     peak_resident: u32,
     importing: bool,
+    /// Frames on their way back to the device: an import may not get them yet.
+    releasing: u32,
     import_error: Option<DriverError>,
     /// Threads in [`Node::wait`]: nobody is notified when there is none.
     waiters: u32,
@@ -123,6 +125,7 @@ impl Node {
                 count,
                 peak_resident: 0,
                 importing: false,
+                releasing: 0,
                 import_error: None,
                 waiters: 0,
                 changes: 0,
@@ -327,6 +330,7 @@ impl Node {
         let lists = self.lists.lock();
         lists.changes != seen
             || lists.importing
+            || lists.releasing > 0
             || lists.count[FramePlace::Transit as usize] > 0
             || lists.free.len() > 0
     }
@@ -424,9 +428,16 @@ impl TransitFrame<'_> {
     /// Gives the frame back to its device.
     pub(crate) fn release(self) {
         // Before the device has it: another thread may import it at once.
-        self.node.lists.lock().set_place(self.nr, FramePlace::Absent);
+        let mut lists = self.node.lists.lock();
+        lists.set_place(self.nr, FramePlace::Absent);
+        lists.releasing += 1;
+        drop(lists);
         let extent = Extent { start: self.nr, nr_frames: 1 };
         self.node.device.release(self.node.id, &[extent]);
+        let mut lists = self.node.lists.lock();
+        lists.releasing -= 1;
+        self.node.announce(&mut lists);
+        drop(lists);
         core::mem::forget(self);
     }
 

@@ -125,6 +125,8 @@ impl Space {
     /// [`Error::UnknownNode`](crate::Error::UnknownNode).
     pub fn withdraw(&self, node: NodeId, nr_frames: u32) -> crate::Result<u32> {
         let node = self.node(node)?;
+        // No more than it has, even if it keeps getting them again.
+        let nr_frames = nr_frames.min(node.capacity());
         let mut withdrawn = 0;
         while withdrawn < nr_frames {
             let frame = node.pop_free().or_else(|| match self.reclaim(node) {
