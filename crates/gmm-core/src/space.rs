@@ -177,7 +177,8 @@ impl Space {
     ///
     /// # Errors
     /// [`Error::ZeroLength`], [`Error::AddressOverflow`], [`Error::NoAddresses`],
-    /// [`Error::Refused`] after [`Config::examine_tries`] ranges.
+    /// [`Error::Refused`] after [`Config::examine_tries`] ranges, or at once with the cause if
+    /// the CPU's driver fails.
     pub fn mmap(&self, len_bytes: u64, protection: Protection, name: &str) -> Result<PageRange> {
         let nr_pages = PageRange::covering(VirtAddr(0), len_bytes)?.nr_pages;
         // Read, and allocated, before any lock is taken: it may lie in unified memory.
@@ -196,9 +197,13 @@ impl Space {
                 Err(refusal) => {
                     tries.rejected.push(range);
                     let nr_tries = tries.rejected.len() as u32;
-                    if nr_tries >= self.config.examine_tries {
-                        let processor = refusal.processor;
-                        return Err(Error::Refused { processor, tries: nr_tries, last: range });
+                    let Refusal { processor, cause, .. } = refusal;
+                    // What keeps the CPU from one range (a limit of the process, say) keeps it
+                    // from all.
+                    let is_final = cause.is_some() && processor == ProcessorId::CPU;
+                    if is_final || nr_tries >= self.config.examine_tries {
+                        let (tries, last) = (nr_tries, range);
+                        return Err(Error::Refused { processor, tries, last, cause });
                     }
                     hint = refusal.suggestion;
                 }
@@ -211,22 +216,24 @@ impl Space {
         let mut reserved = ProcessorSet::EMPTY;
         let cpu_last = self.processors().chain(core::iter::once(Arc::clone(&self.cpu)));
         for processor in cpu_last {
-            let suggestion = match processor.mmu.va_examine(range) {
+            let (suggestion, cause) = match processor.mmu.va_examine(range) {
                 Ok(Examine::Reserved) => {
                     reserved.insert(processor.id);
                     continue;
                 }
                 Ok(Examine::Suggest { base, alignment_bytes }) => {
-                    Some((Some(base.page()), (alignment_bytes >> crate::PAGE_SHIFT).max(1)))
+                    let alignment_pages = (alignment_bytes >> crate::PAGE_SHIFT).max(1);
+                    (Some((Some(base.page()), alignment_pages)), None)
                 }
                 // A dead context will use no addresses.
                 Err(DriverError::Dead) => continue,
-                Ok(Examine::Refused) | Err(_) => None,
+                Ok(Examine::Refused) => (None, None),
+                Err(cause) => (None, Some(cause)),
             };
             for other in self.processors().filter(|p| reserved.contains(p.id)) {
                 other.mmu.va_release(range);
             }
-            return Err(Refusal { processor: processor.id, suggestion });
+            return Err(Refusal { processor: processor.id, suggestion, cause });
         }
         Ok(())
     }
@@ -250,7 +257,8 @@ impl Space {
     /// Whether regions cover the whole range.
     ///
     /// # Errors
-    /// [`Error::NotMapped`] with the first address that is in no region.
+    /// [`Error::NotMapped`] with the first address that is in no region,
+    /// [`Error::AddressOverflow`].
     pub fn check_mapped(&self, range: PageRange) -> Result<()> {
         self.regions.lock().covering(range).map(drop)
     }
@@ -288,11 +296,12 @@ impl Space {
     }
 }
 
-/// Who refused a range, and what it would rather have.
+/// Who refused a range, what it would rather have, or why it could not be asked.
 struct Refusal {
     processor: ProcessorId,
     /// The lowest first page and the alignment in pages.
     suggestion: Option<(Option<PageNr>, u64)>,
+    cause: Option<DriverError>,
 }
 
 /// Ranges that were refused, held until `mmap` ends so that they aren't tried again.
