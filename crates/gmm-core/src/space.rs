@@ -6,7 +6,7 @@ use crate::driver::{Capabilities, Device, DriverError, Examine, Mmu, Protection}
 use crate::node::Node;
 use crate::region::Regions;
 use crate::stats::Stats;
-use crate::sync::{Mutex, Rank, RwLock};
+use crate::sync::{Mutex, MutexGuard, Rank, RwLock};
 use crate::table::Table;
 use crate::{
     Clock, Config, Error, MAX_NODES, MAX_PROCESSORS, NodeId, PageNr, PageRange, Processor,
@@ -24,8 +24,17 @@ pub struct Space {
     processors: [RwLock<Option<Arc<Processor>>>; MAX_PROCESSORS],
     cpu: Arc<Processor>,
     /// Held while devices join, contexts attach and detach, and regions come and go, so that each
-    /// context is asked about each region. Says how many nodes there are.
-    pub(crate) setup: Mutex<usize, { Rank::Setup as u8 }>,
+    /// context is asked about each region.
+    setup: Mutex<Setup, { Rank::Setup as u8 }>,
+}
+
+/// What only the set-up operations know.
+#[derive(Default)]
+pub(crate) struct Setup {
+    nr_nodes: usize,
+    /// Processors that have left, until nobody else has them: a thread that serves faults may
+    /// have one in its hands, and must not be the one that ends a driver's context.
+    left: Vec<Arc<Processor>>,
 }
 
 /// What [`Space::attach`] gives.
@@ -58,12 +67,19 @@ impl Space {
             nodes: [const { OnceLock::new() }; MAX_NODES],
             processors: [const { RwLock::new(None) }; MAX_PROCESSORS],
             cpu: Arc::clone(&cpu),
-            setup: Mutex::new(0),
+            setup: Mutex::default(),
             config,
         };
         space.add_device(host)?;
         space.processors[0].with_mut(|slot| *slot = Some(cpu));
         Ok(Arc::new(space))
+    }
+
+    /// Begins a set-up operation.
+    pub(crate) fn set_up(&self) -> MutexGuard<'_, Setup, { Rank::Setup as u8 }> {
+        let mut setup = self.setup.lock();
+        setup.left.retain(|processor| Arc::strong_count(processor) > 1);
+        setup
     }
 
     /// The settings it was made with.
@@ -83,26 +99,27 @@ impl Space {
     /// [`Error::TooManyNodes`]; [`Error::NeedsStableFrames`] if its DMA pins host memory and the
     /// host's frames move.
     pub fn add_device(&self, device: Arc<dyn Device>) -> Result<NodeId> {
-        let mut nr_nodes = self.setup.lock();
+        let mut setup = self.set_up();
+        let nr_nodes = setup.nr_nodes;
         let needs_stable = device.capabilities().contains(Capabilities::NEEDS_STABLE_HOST_FRAMES);
         if needs_stable && self.cpu.moves_frames() {
             return Err(Error::NeedsStableFrames);
         }
         let descriptions = device.nodes();
-        if *nr_nodes + descriptions.len() > MAX_NODES {
+        if nr_nodes + descriptions.len() > MAX_NODES {
             return Err(Error::TooManyNodes { wanted: descriptions.len() });
         }
         if descriptions.is_empty() {
             return Ok(NodeId::HOST);
         }
-        let first = NodeId(*nr_nodes as u8);
+        let first = NodeId(nr_nodes as u8);
         device.set_first_node(first);
         for (i, description) in descriptions.iter().enumerate() {
-            let id = NodeId((*nr_nodes + i) as u8);
+            let id = NodeId((nr_nodes + i) as u8);
             let node = Node::new(id, Arc::clone(&device), description.capacity_frames);
             assert!(self.nodes[id.index()].set(node).is_ok(), "node {id} was made twice");
         }
-        *nr_nodes += descriptions.len();
+        setup.nr_nodes += descriptions.len();
         Ok(first)
     }
 
@@ -112,7 +129,7 @@ impl Space {
     /// # Errors
     /// [`Error::UnknownNode`], [`Error::TooManyProcessors`].
     pub fn attach(&self, node: NodeId, mmu: Arc<dyn Mmu>) -> Result<Attached> {
-        let _setup = self.setup.lock();
+        let _setup = self.set_up();
         let of_node = self.node(node)?.device.capabilities();
         let capabilities = mmu.capabilities().unwrap_or(of_node);
         let free = self.processors.iter().position(|slot| slot.with(Option::is_none));
@@ -151,7 +168,7 @@ impl Space {
     /// A context leaves: nothing is mapped for it any more when this returns, and faults of it
     /// fail. The data in its node's frames stays. Does nothing the second time.
     pub fn detach(&self, processor: &Processor) {
-        let _setup = self.setup.lock();
+        let mut setup = self.set_up();
         if !processor.set_detached() {
             return;
         }
@@ -169,7 +186,8 @@ impl Space {
             processor.mmu.va_release(range);
         }
         self.regions.lock().for_each_mut(|region| region.refused_by.remove(processor.id));
-        self.processors[processor.id.index()].with_mut(|slot| *slot = None);
+        let left = self.processors[processor.id.index()].with_mut(Option::take);
+        setup.left.extend(left);
     }
 
     /// Makes a region of at least `len_bytes`, rounded up to whole pages, which reads as zero.
@@ -183,7 +201,7 @@ impl Space {
         let nr_pages = PageRange::covering(VirtAddr(0), len_bytes)?.nr_pages;
         // Read, and allocated, before any lock is taken: it may lie in unified memory.
         let name = name.to_owned();
-        let _setup = self.setup.lock();
+        let _setup = self.set_up();
         let mut tries = Tries { space: self, rejected: Vec::new() };
         let mut hint = None;
         loop {
