@@ -138,6 +138,19 @@ impl Node {
         self.capacity
     }
 
+    /// From now on `policy` says who leaves. It is told of the pages that are here, the best
+    /// victims of its predecessor first.
+    pub(crate) fn set_policy(&self, mut policy: Box<dyn Policy>) {
+        let mut lists = self.lists.lock();
+        lists.policy.victims(&mut |nr| {
+            policy.mapped(nr);
+            true
+        });
+        core::mem::swap(&mut lists.policy, &mut policy);
+        // Its memory is given back with no lock held.
+        drop(lists);
+    }
+
     fn frame(&self, nr: FrameNr) -> Frame {
         Frame { node: self.id, nr }
     }
@@ -299,7 +312,10 @@ impl Node {
         }
         if !spare_only && !offered.is_full() {
             lists.policy.victims(&mut |nr| {
-                offered.push((nr, lists.meta[nr.0 as usize].owner));
+                // A policy may offer what it likes; what can't go is left where it is.
+                if let Some(meta) = lists.meta.get(nr.0 as usize) {
+                    offered.push((nr, meta.owner));
+                }
                 !offered.is_full()
             });
         }
