@@ -70,6 +70,9 @@ impl fmt::Debug for HostAddr {
     }
 }
 
+/// The page that holds the last of 2^64 addresses.
+const LAST_PAGE: u64 = u64::MAX >> PAGE_SHIFT;
+
 /// A run of pages, possibly empty.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PageRange {
@@ -116,6 +119,18 @@ impl PageRange {
         self.start.plus(self.nr_pages)
     }
 
+    /// As [`PageRange::end`], for a range that anyone may have made.
+    ///
+    /// # Errors
+    /// [`Error::AddressOverflow`] if there is no such page.
+    pub fn checked_end(self) -> Result<PageNr, Error> {
+        let end = self.start.0.checked_add(self.nr_pages).filter(|&end| end <= LAST_PAGE + 1);
+        end.map(PageNr).ok_or_else(|| Error::AddressOverflow {
+            addr: VirtAddr(self.start.0.saturating_mul(PAGE_SIZE)),
+            len: self.nr_pages.saturating_mul(PAGE_SIZE),
+        })
+    }
+
     /// The range's length in bytes.
     pub fn len_bytes(self) -> u64 {
         self.nr_pages << PAGE_SHIFT
@@ -160,6 +175,19 @@ mod tests {
         assert!(PageRange::within(a, 2).unwrap().is_empty());
         let w = PageRange::within(a, PAGE_SIZE + 1).unwrap();
         assert_eq!((w.start, w.nr_pages), (PageNr(1), 1));
+    }
+
+    #[test]
+    fn ranges_end_within_the_address_space() {
+        let range = |start, nr_pages| PageRange { start: PageNr(start), nr_pages };
+        assert_eq!(range(LAST_PAGE, 1).checked_end(), Ok(PageNr(LAST_PAGE + 1)));
+        for (start, nr_pages) in [(LAST_PAGE, 2), (u64::MAX, 0), (u64::MAX, 2), (1, u64::MAX)] {
+            let end = range(start, nr_pages).checked_end();
+            assert!(
+                matches!(end, Err(Error::AddressOverflow { .. })),
+                "{start} {nr_pages}: {end:?}"
+            );
+        }
     }
 
     #[test]

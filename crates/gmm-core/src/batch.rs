@@ -41,12 +41,6 @@ impl<T, const N: usize> Batch<T, N> {
         self.len += 1;
     }
 
-    /// Takes the last value.
-    pub fn pop(&mut self) -> Option<T> {
-        self.len = self.len.checked_sub(1)?;
-        self.items[self.len].take()
-    }
-
     /// The values in order.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.items[..self.len].iter().flatten()

@@ -169,8 +169,10 @@ impl Space {
         let movable = |c: &Frame| {
             c.node != NodeId::HOST && c.node != node && !self.known_node(c.node).is_pinned(c.nr)
         };
-        let victim = m.copies().find(movable);
-        let victim = victim.ok_or(Error::PageHeld { addr: page.start(), node })?;
+        let Some(victim) = m.copies().find(movable) else {
+            let held = m.copies().find(|c| c.node != NodeId::HOST).map_or(node, |c| c.node);
+            return Err(Error::PageHeld { addr: page.start(), node: held });
+        };
         let mut mappers = ProcessorSet::EMPTY;
         self.mappers_on(m, victim.node).for_each(|p| mappers.insert(p.id));
         self.clear(m, page, mappers)?;

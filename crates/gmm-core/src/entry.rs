@@ -59,15 +59,17 @@ pub(crate) struct Mapping {
     /// Bit n: a processor of node n has mapped the page since it was opened.
     touched_nodes: u32,
     nr_copies: u8,
-    open: bool,
+    /// How often the page was opened: tells a page from its successor at the same address.
+    generation: u8,
     pub(crate) protection: Protection,
-    /// Bit 0: poisoned; bit 1: some processor refused the region; bit 2: unsure.
+    /// Bit 0: poisoned; bit 1: some processor refused the region; bit 2: unsure; bit 3: open.
     flags: u8,
 }
 
 const POISONED: u8 = 1;
 const REFUSED: u8 = 2;
 const UNSURE: u8 = 4;
+const OPEN: u8 = 8;
 
 impl Entry {
     /// A closed entry.
@@ -79,7 +81,7 @@ impl Entry {
             writable: ProcessorSet::EMPTY,
             touched_nodes: 0,
             nr_copies: 0,
-            open: false,
+            generation: 0,
             protection: Protection::ReadOnly,
             flags: 0,
         }))
@@ -96,7 +98,7 @@ impl Entry {
 
 impl Mapping {
     pub(crate) fn state(&self) -> PageState {
-        match (self.open, self.nr_copies) {
+        match (self.is_open(), self.nr_copies) {
             (false, _) => PageState::Closed,
             (true, 0) => PageState::Empty,
             (true, 1) => PageState::Exclusive(self.nodes[0]),
@@ -105,26 +107,30 @@ impl Mapping {
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        self.open
+        self.flags & OPEN != 0
+    }
+
+    pub(crate) fn generation(&self) -> u8 {
+        self.generation
     }
 
     /// `mmap`: Closed → Empty.
     pub(crate) fn open(&mut self, protection: Protection) {
-        debug_assert!(!self.open && self.nr_copies == 0 && self.mapped.is_empty());
-        self.open = true;
+        debug_assert!(!self.is_open() && self.nr_copies == 0 && self.mapped.is_empty());
         self.protection = protection;
         self.touched_nodes = 0;
-        self.flags = 0;
+        self.flags = OPEN;
+        self.generation = self.generation.wrapping_add(1);
     }
 
     /// `munmap`, first step: faults fail from here on; copies and mappings are as they were.
     pub(crate) fn close(&mut self) {
-        self.open = false;
+        self.set_flag(OPEN, false);
     }
 
     /// `munmap` found the range in use: as if it had not been called.
     pub(crate) fn reopen(&mut self) {
-        self.open = true;
+        self.set_flag(OPEN, true);
     }
 
     /// The valid copies.

@@ -81,15 +81,20 @@ pub enum Error {
         /// The whole window.
         window: PageRange,
     },
-    /// A context could not reserve any of the ranges that were tried.
-    #[error("processor {processor} refused {tries} address ranges, the last of them {last}")]
+    /// A processor could not reserve any of the ranges that were tried.
+    #[error(
+        "processor {processor} refused {tries} address ranges, the last of them {last}{}",
+        Because(*cause)
+    )]
     Refused {
-        /// The context that refused.
+        /// Who refused.
         processor: ProcessorId,
         /// How many ranges were tried.
         tries: u32,
         /// The last of them.
         last: PageRange,
+        /// Why, if it could not even be asked.
+        cause: Option<DriverError>,
     },
     /// A context faulted in a region whose addresses it could not reserve when it was attached.
     #[error(
@@ -182,6 +187,15 @@ pub struct OutOfMemory {
     pub host_full: bool,
     /// What the device said when it was last asked for frames, if that failed.
     pub import_error: Option<DriverError>,
+}
+
+/// A cause as the end of a sentence, if there is one.
+struct Because(Option<DriverError>);
+
+impl core::fmt::Display for Because {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.0.map_or(Ok(()), |cause| write!(f, ": {cause}"))
+    }
 }
 
 fn host_note(host_full: bool, import_error: Option<DriverError>) -> &'static str {

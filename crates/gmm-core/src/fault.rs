@@ -83,7 +83,9 @@ impl Space {
         let page = addr.page();
         let want =
             Want { page, addr, node, processor: Some(processor), access, cause: Cause::Fault };
-        let result = match self.table.get(page) {
+        let entry = self.table.get(page);
+        let generation = entry.map(|entry| entry.lock().generation());
+        let result = match entry {
             Some(entry) => self.resolve(entry, &want),
             None => Err(Error::NotMapped { addr }),
         };
@@ -93,7 +95,7 @@ impl Space {
             Ok(Resolved::Again) => {}
             Err(error) => {
                 self.stats.count(node.id, Event::Failed);
-                self.poison(processor, page, error);
+                self.poison(processor, page, generation, error);
             }
         }
         result
@@ -223,7 +225,6 @@ impl Space {
     /// Steps 4 and 5, on a locked entry that the processor can't use as it is. `spare` has what
     /// [`Space::lacking`] asks for.
     fn serve(&self, m: &mut Mapping, want: &Want<'_>, spare: Spare<'_>) -> Result<Resolved> {
-        self.unpoison(m, want.page);
         let exclusive = self.wants_exclusive(want);
         if let Some(node) = self.holder(m, want.node.id, want.processor, exclusive) {
             return Err(Error::PageHeld { addr: want.page.start(), node });
@@ -258,6 +259,7 @@ impl Space {
         if exclusive {
             self.drop_copies(m, want.page, |c| c.node != want.node.id);
         }
+        self.unpoison(m, want.page);
         if let Some(p) = want.processor {
             let alone = m.nr_copies() == 1;
             self.enter(m, want.page, p, frame, protection_for(m, alone))?;
@@ -286,6 +288,7 @@ impl Space {
         if !alone {
             self.make_room_for_copy(m, page, want.node.id)?;
         }
+        self.unpoison(m, page);
         if let Some(p) = want.processor {
             let entered = self.enter(m, page, p, target, protection_for(m, alone));
             if let Err(Error::Mmu { cause, .. }) = entered {
@@ -314,8 +317,8 @@ impl Space {
     }
 
     /// A fault failed: accesses to the page by this processor fail instead of waiting for ever,
-    /// unless the page has become usable meanwhile or is being unmapped.
-    fn poison(&self, processor: &Processor, page: PageNr, error: Error) {
+    /// unless the page has become usable meanwhile or has been unmapped.
+    fn poison(&self, processor: &Processor, page: PageNr, generation: Option<u8>, error: Error) {
         let is_wild = matches!(
             error,
             Error::NotMapped { .. }
@@ -325,7 +328,8 @@ impl Space {
         );
         let Some(entry) = self.table.get(page).filter(|_| !is_wild) else { return };
         let mut m = entry.lock();
-        if m.is_open() && !m.mapped().contains(processor.id) && processor.mmu.poison(page) {
+        let is_same = m.is_open() && Some(m.generation()) == generation;
+        if is_same && !m.mapped().contains(processor.id) && processor.mmu.poison(page) {
             m.set_poisoned(true);
         }
     }

@@ -20,7 +20,7 @@ impl Space {
     /// it there. `access` beyond what a region allows is asked for reading only.
     ///
     /// # Errors
-    /// [`Error::NotMapped`], [`Error::OutOfMemory`] if the ranges are more than the node can
+    /// [`Error::NotMapped`], [`Error::AddressOverflow`], [`Error::OutOfMemory`] if the ranges are more than the node can
     /// hold, [`Error::PageHeld`] if another launch holds a page elsewhere for longer than
     /// [`Config::hold_wait`](crate::Config::hold_wait), and those of [`Space::fault`]. Nothing is
     /// held then.
@@ -34,7 +34,7 @@ impl Space {
         // By address, so that two that hold the same pages never wait for each other.
         let mut ranges = ranges.to_vec();
         ranges.sort_by_key(|r| r.start);
-        let nr_pages: u64 = ranges.iter().map(|r| r.nr_pages).sum();
+        let nr_pages = ranges.iter().fold(0, |n: u64, r| n.saturating_add(r.nr_pages));
         let mut hold = Hold { space: Arc::clone(self), frames: Vec::new() };
         hold.frames.reserve_exact(nr_pages.min(u64::from(node.capacity())) as usize);
         for range in ranges {

@@ -102,12 +102,6 @@ impl ProcessorSet {
         Self(self.0 | other.0)
     }
 
-    /// Those in both sets.
-    #[must_use]
-    pub fn intersection(self, other: Self) -> Self {
-        Self(self.0 & other.0)
-    }
-
     /// Those in this set and not in the other.
     #[must_use]
     pub fn difference(self, other: Self) -> Self {

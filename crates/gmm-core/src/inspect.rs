@@ -6,7 +6,8 @@ use crate::node::FramePlace;
 use crate::space::Space;
 use crate::stats::Event;
 use crate::{
-    Frame, FrameNr, NodeStats, PageNr, PageRange, ProcessorSet, RegionInfo, Snapshot, VirtAddr,
+    Frame, FrameNr, MAX_NODES, NodeStats, PageNr, PageRange, ProcessorSet, RegionInfo, Snapshot,
+    VirtAddr,
 };
 
 /// One page, as it was at the moment of asking.
@@ -43,12 +44,14 @@ impl Space {
     /// Which region holds how many pages of which node. Visits every entry once.
     pub fn usage(&self) -> Vec<RegionUsage> {
         let usage = |region: RegionInfo| {
-            let mut resident_pages = vec![0; self.nodes().count()];
+            // Devices may join meanwhile.
+            let mut resident_pages = vec![0; MAX_NODES];
             for (_, entry) in self.table.entries(region.range) {
                 for copy in entry.lock().copies() {
                     resident_pages[copy.node.index()] += 1;
                 }
             }
+            resident_pages.truncate(self.nodes().count());
             RegionUsage { region, resident_pages }
         };
         self.regions().into_iter().map(usage).collect()

@@ -11,7 +11,7 @@
 //! | `Transit` | the thread with the [`TransitFrame`] | `Active`, `Free`, `Absent` (release), `Lost` |
 //! | `Active` | whoever holds its page's entry lock | `Spare`, `Pinned`, `Transit`, `Lost` |
 //! | `Spare` | the same; another node has an equal copy, so this one can go | `Active`, `Pinned`, `Transit`, `Lost` |
-//! | `Pinned` | the same; never evicted, moved or freed | `Active` |
+//! | `Pinned` | the same, but anyone may unpin it; never evicted, moved or freed | `Active`, `Spare` |
 //! | `Lost` | nobody: an operation on it never ended | |
 //!
 //! # Lock order
@@ -46,6 +46,8 @@ struct FrameMeta {
     place: FramePlace,
     /// Someone may go on using it who can't be stopped: it is lost when it is no page's any more.
     distrusted: bool,
+    /// Another node has an equal copy: what a pinned frame will be once it is not.
+    spare: bool,
     pins: u32,
 }
 
@@ -59,6 +61,8 @@ struct Lists {
     count: [u32; NR_PLACES],
     peak_resident: u32,
     importing: bool,
+    /// Frames on their way back to the device: an import may not get them yet.
+    releasing: u32,
     import_error: Option<DriverError>,
     /// Threads in [`Node::wait`]: nobody is notified when there is none.
     waiters: u32,
@@ -102,8 +106,13 @@ impl Node {
     /// A node that holds no frame yet. Metadata for all frames it can have is made here, so that
     /// nothing is allocated later.
     pub(crate) fn new(id: NodeId, device: Arc<dyn Device>, capacity: u32) -> Self {
-        let absent =
-            FrameMeta { owner: PageNr(0), place: FramePlace::Absent, distrusted: false, pins: 0 };
+        let absent = FrameMeta {
+            owner: PageNr(0),
+            place: FramePlace::Absent,
+            distrusted: false,
+            spare: false,
+            pins: 0,
+        };
         let mut count = [0; NR_PLACES];
         count[FramePlace::Absent as usize] = capacity;
         Self {
@@ -118,6 +127,7 @@ impl Node {
                 count,
                 peak_resident: 0,
                 importing: false,
+                releasing: 0,
                 import_error: None,
                 waiters: 0,
                 changes: 0,
@@ -128,6 +138,19 @@ impl Node {
 
     pub(crate) fn capacity(&self) -> u32 {
         self.capacity
+    }
+
+    /// From now on `policy` says who leaves. It is told of the pages that are here, the best
+    /// victims of its predecessor first.
+    pub(crate) fn set_policy(&self, mut policy: Box<dyn Policy>) {
+        let mut lists = self.lists.lock();
+        lists.policy.victims(&mut |nr| {
+            policy.mapped(nr);
+            true
+        });
+        core::mem::swap(&mut lists.policy, &mut policy);
+        // Its memory is given back with no lock held.
+        drop(lists);
     }
 
     fn frame(&self, nr: FrameNr) -> Frame {
@@ -234,6 +257,7 @@ impl Node {
     /// this one can go without losing anything.
     pub(crate) fn set_spare(&self, nr: FrameNr, spare: bool) {
         let mut lists = self.lists.lock();
+        lists.meta[nr.0 as usize].spare = spare;
         match (lists.meta[nr.0 as usize].place, spare) {
             (FramePlace::Active, true) => {
                 lists.policy.removed(nr);
@@ -249,7 +273,8 @@ impl Node {
         }
     }
 
-    /// Keeps the frame where it is until as many [`Node::unpin`].
+    /// Keeps the frame where it is until as many [`Node::unpin`]. The caller holds the page's
+    /// entry lock.
     pub(crate) fn pin(&self, nr: FrameNr) {
         let mut lists = self.lists.lock();
         lists.policy.removed(nr);
@@ -258,15 +283,22 @@ impl Node {
         lists.meta[nr.0 as usize].pins += 1;
     }
 
+    /// The caller need hold no lock: a launch ends without waiting for anyone.
     pub(crate) fn unpin(&self, nr: FrameNr) {
         let mut lists = self.lists.lock();
-        let pins = &mut lists.meta[nr.0 as usize].pins;
-        *pins -= 1;
-        if *pins == 0 {
-            lists.set_place(nr, FramePlace::Active);
-            lists.policy.mapped(nr);
-            self.announce(&mut lists);
+        let meta = &mut lists.meta[nr.0 as usize];
+        meta.pins -= 1;
+        if meta.pins > 0 {
+            return;
         }
+        if meta.spare {
+            lists.spare.push_back(nr);
+            lists.set_place(nr, FramePlace::Spare);
+        } else {
+            lists.policy.mapped(nr);
+            lists.set_place(nr, FramePlace::Active);
+        }
+        self.announce(&mut lists);
     }
 
     pub(crate) fn is_pinned(&self, nr: FrameNr) -> bool {
@@ -284,7 +316,10 @@ impl Node {
         }
         if !spare_only && !offered.is_full() {
             lists.policy.victims(&mut |nr| {
-                offered.push((nr, lists.meta[nr.0 as usize].owner));
+                // A policy may offer what it likes; what can't go is left where it is.
+                if let Some(meta) = lists.meta.get(nr.0 as usize) {
+                    offered.push((nr, meta.owner));
+                }
                 !offered.is_full()
             });
         }
@@ -315,6 +350,7 @@ impl Node {
         let lists = self.lists.lock();
         lists.changes != seen
             || lists.importing
+            || lists.releasing > 0
             || lists.count[FramePlace::Transit as usize] > 0
             || lists.free.len() > 0
     }
@@ -400,6 +436,7 @@ impl TransitFrame<'_> {
         let frame = self.frame();
         let mut lists = self.node.lists.lock();
         lists.meta[self.nr.0 as usize].owner = page;
+        lists.meta[self.nr.0 as usize].spare = false;
         lists.set_place(self.nr, FramePlace::Active);
         lists.policy.mapped(self.nr);
         self.node.announce(&mut lists);
@@ -411,9 +448,16 @@ impl TransitFrame<'_> {
     /// Gives the frame back to its device.
     pub(crate) fn release(self) {
         // Before the device has it: another thread may import it at once.
-        self.node.lists.lock().set_place(self.nr, FramePlace::Absent);
+        let mut lists = self.node.lists.lock();
+        lists.set_place(self.nr, FramePlace::Absent);
+        lists.releasing += 1;
+        drop(lists);
         let extent = Extent { start: self.nr, nr_frames: 1 };
         self.node.device.release(self.node.id, &[extent]);
+        let mut lists = self.node.lists.lock();
+        lists.releasing -= 1;
+        self.node.announce(&mut lists);
+        drop(lists);
         core::mem::forget(self);
     }
 

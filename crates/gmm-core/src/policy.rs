@@ -3,8 +3,9 @@
 use crate::FrameNr;
 use crate::list::FrameList;
 
-/// Orders the frames of a node that may be evicted. One policy belongs to one node and is called
-/// under its frame-list lock: every method is short and does not allocate.
+/// Orders the frames of a node that may be evicted; given to it by
+/// [`Space::set_policy`](crate::Space::set_policy). One policy belongs to one node and is called
+/// under its frame-list lock: every method is short, does not allocate, and calls nobody.
 pub trait Policy: Send {
     /// A frame's page was mapped (a fault, a prefetch, `WILLNEED`); the frame may be new here.
     fn mapped(&mut self, frame: FrameNr);

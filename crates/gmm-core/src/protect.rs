@@ -18,7 +18,7 @@ impl Space {
     pub fn protect(&self, addr: VirtAddr, len_bytes: u64, protection: Protection) -> Result<()> {
         let range = PageRange::covering(addr, len_bytes)?;
         // The region table and the entries change together.
-        let _setup = self.setup.lock();
+        let _setup = self.set_up();
         let old: Vec<_> = {
             let mut regions = self.regions.lock();
             let old = regions.covering(range)?.iter().map(|r| (r.range, r.protection)).collect();

@@ -15,7 +15,7 @@ use crate::space::Space;
 use crate::stats::Event;
 use crate::sync::Deadline;
 use crate::transfer::{direct, give_up};
-use crate::{Batch, Frame, FrameNr, NodeId, OutOfMemory, PageNr, ProcessorSet};
+use crate::{Batch, Frame, FrameNr, NodeId, OutOfMemory, PageNr, Policy, ProcessorSet};
 
 /// The most pages evicted at a time: what a thread's stack holds, and drivers are promised.
 const MAX_VICTIMS: usize = 16;
@@ -125,6 +125,8 @@ impl Space {
     /// [`Error::UnknownNode`](crate::Error::UnknownNode).
     pub fn withdraw(&self, node: NodeId, nr_frames: u32) -> crate::Result<u32> {
         let node = self.node(node)?;
+        // No more than it has, even if it keeps getting them again.
+        let nr_frames = nr_frames.min(node.capacity());
         let mut withdrawn = 0;
         while withdrawn < nr_frames {
             let frame = node.pop_free().or_else(|| match self.reclaim(node) {
@@ -136,6 +138,24 @@ impl Space {
             withdrawn += 1;
         }
         Ok(withdrawn)
+    }
+
+    /// Has another policy choose which pages leave `node` when it is full, instead of [`Lru`].
+    /// `make` is given how many frames the node can have, so that the policy need not allocate
+    /// later.
+    ///
+    /// # Errors
+    /// [`Error::UnknownNode`](crate::Error::UnknownNode).
+    ///
+    /// [`Lru`]: crate::Lru
+    pub fn set_policy(
+        &self,
+        node: NodeId,
+        make: impl FnOnce(u32) -> Box<dyn Policy>,
+    ) -> crate::Result<()> {
+        let node = self.node(node)?;
+        node.set_policy(make(node.capacity()));
+        Ok(())
     }
 
     /// When to look again without having been told of a change.

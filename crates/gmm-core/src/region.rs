@@ -45,8 +45,8 @@ impl Regions {
         Self { window, by_start: BTreeMap::new(), next: window.start.0, nr_made: 0 }
     }
 
-    /// Finds `nr_pages` free pages at a multiple of `alignment_pages`, at or after `from` (or
-    /// anywhere, in order of age), and holds them.
+    /// Finds `nr_pages` free pages at a multiple of `alignment_pages`, at or after `from` if that
+    /// can be (or where addresses are oldest), and holds them.
     pub(crate) fn take(
         &mut self,
         nr_pages: u64,
@@ -58,12 +58,10 @@ impl Regions {
             return Err(none);
         }
         let (start, end) = (self.window.start.0, self.window.end().0);
-        let found = match from {
-            Some(from) => self.find(from.0.max(start), end, nr_pages, alignment_pages),
-            None => self
-                .find(self.next, end, nr_pages, alignment_pages)
-                .or_else(|| self.find(start, end, nr_pages, alignment_pages)),
-        };
+        let from = from.map_or(self.next, |from| from.0.max(start));
+        let found = self
+            .find(from, end, nr_pages, alignment_pages)
+            .or_else(|| self.find(start, end, nr_pages, alignment_pages));
         let range = PageRange { start: PageNr(found.ok_or(none)?), nr_pages };
         self.by_start.insert(range.start.0, (nr_pages, Use::Held));
         self.next = range.end().0;
@@ -106,11 +104,13 @@ impl Regions {
     /// The regions that overlap `range`, if they cover it whole.
     ///
     /// # Errors
-    /// [`Error::NotMapped`] with the first address that is in no region.
+    /// [`Error::NotMapped`] with the first address that is in no region,
+    /// [`Error::AddressOverflow`] if the range has no end.
     pub(crate) fn covering(&self, range: PageRange) -> Result<Vec<&RegionInfo>> {
         let mut at = range.start;
+        let end = range.checked_end()?;
         let mut regions = Vec::new();
-        while at < range.end() {
+        while at < end {
             let region = self.get(at).ok_or(Error::NotMapped { addr: at.start() })?;
             at = region.range.end();
             regions.push(region);
@@ -253,9 +253,11 @@ mod tests {
         let mut regions = Regions::new(range(100, 100));
         assert_eq!(regions.take(3, Some(PageNr(120)), 16).unwrap(), range(128, 3));
         assert_eq!(regions.take(3, Some(PageNr(120)), 16).unwrap(), range(144, 3));
-        assert!(regions.take(3, Some(PageNr(199)), 16).is_err());
+        // Beyond the window's end: anywhere.
+        assert_eq!(regions.take(3, Some(PageNr(199)), 16).unwrap(), range(112, 3));
+        assert_eq!(regions.take(1, Some(PageNr(u64::MAX)), 16).unwrap(), range(160, 1));
         assert!(regions.take(u64::MAX, None, 1).is_err());
-        assert!(regions.take(1, Some(PageNr(u64::MAX)), 16).is_err());
+        assert!(regions.take(1, Some(PageNr(120)), 1 << 63).is_err());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::driver::{Capabilities, Device, DriverError, Examine, Mmu, Protection}
 use crate::node::Node;
 use crate::region::Regions;
 use crate::stats::Stats;
-use crate::sync::{Mutex, Rank, RwLock};
+use crate::sync::{Mutex, MutexGuard, Rank, RwLock};
 use crate::table::Table;
 use crate::{
     Clock, Config, Error, MAX_NODES, MAX_PROCESSORS, NodeId, PageNr, PageRange, Processor,
@@ -24,8 +24,17 @@ pub struct Space {
     processors: [RwLock<Option<Arc<Processor>>>; MAX_PROCESSORS],
     cpu: Arc<Processor>,
     /// Held while devices join, contexts attach and detach, and regions come and go, so that each
-    /// context is asked about each region. Says how many nodes there are.
-    pub(crate) setup: Mutex<usize, { Rank::Setup as u8 }>,
+    /// context is asked about each region.
+    setup: Mutex<Setup, { Rank::Setup as u8 }>,
+}
+
+/// What only the set-up operations know.
+#[derive(Default)]
+pub(crate) struct Setup {
+    nr_nodes: usize,
+    /// Processors that have left, until nobody else has them: a thread that serves faults may
+    /// have one in its hands, and must not be the one that ends a driver's context.
+    left: Vec<Arc<Processor>>,
 }
 
 /// What [`Space::attach`] gives.
@@ -58,12 +67,19 @@ impl Space {
             nodes: [const { OnceLock::new() }; MAX_NODES],
             processors: [const { RwLock::new(None) }; MAX_PROCESSORS],
             cpu: Arc::clone(&cpu),
-            setup: Mutex::new(0),
+            setup: Mutex::default(),
             config,
         };
         space.add_device(host)?;
         space.processors[0].with_mut(|slot| *slot = Some(cpu));
         Ok(Arc::new(space))
+    }
+
+    /// Begins a set-up operation.
+    pub(crate) fn set_up(&self) -> MutexGuard<'_, Setup, { Rank::Setup as u8 }> {
+        let mut setup = self.setup.lock();
+        setup.left.retain(|processor| Arc::strong_count(processor) > 1);
+        setup
     }
 
     /// The settings it was made with.
@@ -83,26 +99,27 @@ impl Space {
     /// [`Error::TooManyNodes`]; [`Error::NeedsStableFrames`] if its DMA pins host memory and the
     /// host's frames move.
     pub fn add_device(&self, device: Arc<dyn Device>) -> Result<NodeId> {
-        let mut nr_nodes = self.setup.lock();
+        let mut setup = self.set_up();
+        let nr_nodes = setup.nr_nodes;
         let needs_stable = device.capabilities().contains(Capabilities::NEEDS_STABLE_HOST_FRAMES);
         if needs_stable && self.cpu.moves_frames() {
             return Err(Error::NeedsStableFrames);
         }
         let descriptions = device.nodes();
-        if *nr_nodes + descriptions.len() > MAX_NODES {
+        if nr_nodes + descriptions.len() > MAX_NODES {
             return Err(Error::TooManyNodes { wanted: descriptions.len() });
         }
         if descriptions.is_empty() {
             return Ok(NodeId::HOST);
         }
-        let first = NodeId(*nr_nodes as u8);
+        let first = NodeId(nr_nodes as u8);
         device.set_first_node(first);
         for (i, description) in descriptions.iter().enumerate() {
-            let id = NodeId((*nr_nodes + i) as u8);
+            let id = NodeId((nr_nodes + i) as u8);
             let node = Node::new(id, Arc::clone(&device), description.capacity_frames);
             assert!(self.nodes[id.index()].set(node).is_ok(), "node {id} was made twice");
         }
-        *nr_nodes += descriptions.len();
+        setup.nr_nodes += descriptions.len();
         Ok(first)
     }
 
@@ -112,7 +129,7 @@ impl Space {
     /// # Errors
     /// [`Error::UnknownNode`], [`Error::TooManyProcessors`].
     pub fn attach(&self, node: NodeId, mmu: Arc<dyn Mmu>) -> Result<Attached> {
-        let _setup = self.setup.lock();
+        let _setup = self.set_up();
         let of_node = self.node(node)?.device.capabilities();
         let capabilities = mmu.capabilities().unwrap_or(of_node);
         let free = self.processors.iter().position(|slot| slot.with(Option::is_none));
@@ -151,7 +168,7 @@ impl Space {
     /// A context leaves: nothing is mapped for it any more when this returns, and faults of it
     /// fail. The data in its node's frames stays. Does nothing the second time.
     pub fn detach(&self, processor: &Processor) {
-        let _setup = self.setup.lock();
+        let mut setup = self.set_up();
         if !processor.set_detached() {
             return;
         }
@@ -169,7 +186,8 @@ impl Space {
             processor.mmu.va_release(range);
         }
         self.regions.lock().for_each_mut(|region| region.refused_by.remove(processor.id));
-        self.processors[processor.id.index()].with_mut(|slot| *slot = None);
+        let left = self.processors[processor.id.index()].with_mut(Option::take);
+        setup.left.extend(left);
     }
 
     /// Makes a region of at least `len_bytes`, rounded up to whole pages, which reads as zero.
@@ -177,12 +195,13 @@ impl Space {
     ///
     /// # Errors
     /// [`Error::ZeroLength`], [`Error::AddressOverflow`], [`Error::NoAddresses`],
-    /// [`Error::Refused`] after [`Config::examine_tries`] ranges.
+    /// [`Error::Refused`] after [`Config::examine_tries`] ranges, or at once with the cause if
+    /// the CPU's driver fails.
     pub fn mmap(&self, len_bytes: u64, protection: Protection, name: &str) -> Result<PageRange> {
         let nr_pages = PageRange::covering(VirtAddr(0), len_bytes)?.nr_pages;
         // Read, and allocated, before any lock is taken: it may lie in unified memory.
         let name = name.to_owned();
-        let _setup = self.setup.lock();
+        let _setup = self.set_up();
         let mut tries = Tries { space: self, rejected: Vec::new() };
         let mut hint = None;
         loop {
@@ -196,9 +215,13 @@ impl Space {
                 Err(refusal) => {
                     tries.rejected.push(range);
                     let nr_tries = tries.rejected.len() as u32;
-                    if nr_tries >= self.config.examine_tries {
-                        let processor = refusal.processor;
-                        return Err(Error::Refused { processor, tries: nr_tries, last: range });
+                    let Refusal { processor, cause, .. } = refusal;
+                    // What keeps the CPU from one range (a limit of the process, say) keeps it
+                    // from all.
+                    let is_final = cause.is_some() && processor == ProcessorId::CPU;
+                    if is_final || nr_tries >= self.config.examine_tries {
+                        let (tries, last) = (nr_tries, range);
+                        return Err(Error::Refused { processor, tries, last, cause });
                     }
                     hint = refusal.suggestion;
                 }
@@ -211,22 +234,24 @@ impl Space {
         let mut reserved = ProcessorSet::EMPTY;
         let cpu_last = self.processors().chain(core::iter::once(Arc::clone(&self.cpu)));
         for processor in cpu_last {
-            let suggestion = match processor.mmu.va_examine(range) {
+            let (suggestion, cause) = match processor.mmu.va_examine(range) {
                 Ok(Examine::Reserved) => {
                     reserved.insert(processor.id);
                     continue;
                 }
                 Ok(Examine::Suggest { base, alignment_bytes }) => {
-                    Some((Some(base.page()), (alignment_bytes >> crate::PAGE_SHIFT).max(1)))
+                    let alignment_pages = (alignment_bytes >> crate::PAGE_SHIFT).max(1);
+                    (Some((Some(base.page()), alignment_pages)), None)
                 }
                 // A dead context will use no addresses.
                 Err(DriverError::Dead) => continue,
-                Ok(Examine::Refused) | Err(_) => None,
+                Ok(Examine::Refused) => (None, None),
+                Err(cause) => (None, Some(cause)),
             };
             for other in self.processors().filter(|p| reserved.contains(p.id)) {
                 other.mmu.va_release(range);
             }
-            return Err(Refusal { processor: processor.id, suggestion });
+            return Err(Refusal { processor: processor.id, suggestion, cause });
         }
         Ok(())
     }
@@ -250,7 +275,8 @@ impl Space {
     /// Whether regions cover the whole range.
     ///
     /// # Errors
-    /// [`Error::NotMapped`] with the first address that is in no region.
+    /// [`Error::NotMapped`] with the first address that is in no region,
+    /// [`Error::AddressOverflow`].
     pub fn check_mapped(&self, range: PageRange) -> Result<()> {
         self.regions.lock().covering(range).map(drop)
     }
@@ -288,11 +314,12 @@ impl Space {
     }
 }
 
-/// Who refused a range, and what it would rather have.
+/// Who refused a range, what it would rather have, or why it could not be asked.
 struct Refusal {
     processor: ProcessorId,
     /// The lowest first page and the alignment in pages.
     suggestion: Option<(Option<PageNr>, u64)>,
+    cause: Option<DriverError>,
 }
 
 /// Ranges that were refused, held until `mmap` ends so that they aren't tried again.

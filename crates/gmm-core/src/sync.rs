@@ -32,8 +32,9 @@ pub enum Rank {
     Frames = 3,
 }
 
-/// A mutex of rank `R` (a [`Rank`] as `u8`). A holder that panicked does not poison it: the
-/// threads that could panic inside abort the process instead.
+/// A mutex of rank `R` (a [`Rank`] as `u8`). A holder that panicked does not poison it. The core
+/// does not panic on any input; threads that serve faults abort the process should it ever, and
+/// other threads unwind, which can leave what the mutex guards half changed.
 #[derive(Debug, Default)]
 pub struct Mutex<T, const R: u8>(imp::Mutex<T>);
 

@@ -19,7 +19,7 @@ impl Space {
         }
         let range = PageRange::covering(addr, len_bytes)?;
         // A context that attaches meanwhile would miss the range if it came back.
-        let _setup = self.setup.lock();
+        let _setup = self.set_up();
         let parts = self.regions.lock().carve(range)?;
         if let Err(error) = self.close(range) {
             self.regions.lock().restore(range, parts);

@@ -1,6 +1,8 @@
 //! Contexts that are dead, or detached, stand in nobody's way.
 #![cfg(not(shuttle))]
 
+use std::sync::Arc;
+
 use gmm_core::driver::Protection;
 use gmm_core::{Error, PAGE_SIZE};
 use gmm_driver_tests::array::{AccessError, DeviceOptions};
@@ -80,6 +82,22 @@ fn prefetch_to_a_node_of_dead_contexts_brings_the_page() {
         assert!(copies.iter().any(|c| c.node == node), "{page:?} has copies {copies:?}");
     }
     world.assert_sound("prefetch");
+}
+
+/// Its driver's context ends in a set-up operation, on no thread that serves faults.
+#[test]
+fn what_a_driver_made_ends_in_a_set_up_operation() {
+    let mut world = World::builder(12).xpu(DeviceOptions::xpu("a", 2), 0).build();
+    let nr = world.attach(0, 0).expect("a context");
+    let context = Arc::downgrade(&world.processors[nr].context);
+    world.space.detach(&world.processors[nr].processor);
+    let last = world.processors.pop().expect("the context");
+    last.context.serve(None);
+    // As a thread that serves a fault may have it in its hands.
+    drop(last);
+    assert!(context.upgrade().is_some(), "it ended where the last use of it did");
+    world.mmap(1);
+    assert!(context.upgrade().is_none(), "it is kept for ever");
 }
 
 #[test]

@@ -1,8 +1,11 @@
 //! Frames: which are taken when, and what becomes of them when calls fail.
 #![cfg(not(shuttle))]
 
-use gmm_core::driver::DriverError;
-use gmm_driver_tests::array::{Call, DeviceOptions, Failure, Trigger};
+use std::sync::Arc;
+
+use gmm_core::driver::{DriverError, Protection};
+use gmm_core::{Error, PAGE_SIZE};
+use gmm_driver_tests::array::{AccessError, Call, DeviceOptions, Failure, Trigger};
 use gmm_driver_tests::{World, word};
 
 const A: usize = 1;
@@ -122,4 +125,49 @@ fn a_changed_mapping_without_an_answer_counts_as_writable() {
     assert!(!mapped(&world).contains(world.processors[A].processor.id()));
     assert_eq!(world.processors[B].load(addr), Ok(3));
     world.assert_sound("sure");
+}
+
+/// The page that failed is gone: the next one at its address has nothing to do with it.
+#[test]
+fn a_fault_that_fails_does_not_poison_the_next_region() {
+    let world = World::builder(4).config(|c| c.window.nr_pages = 1).build();
+    let range = world.mmap(1);
+    let addr = word(range.start, 0);
+    fail(&world, Call::Import, 0, Failure::Error(DriverError::NoMemory));
+    // While the fault asks for a frame, with no page locked.
+    let (space, again) = (Arc::downgrade(&world.space), range);
+    let hook = move |call| {
+        let Some(space) = space.upgrade().filter(|_| call == Call::Import) else { return };
+        space.munmap(again.start.start(), PAGE_SIZE).expect("munmap");
+        let made = space.mmap(PAGE_SIZE, Protection::ReadWrite, "the next");
+        assert_eq!(made, Ok(again));
+    };
+    world.machine.set_hook(Some(Arc::new(hook)));
+    let failed = world.cpu().load(addr);
+    assert!(matches!(failed, Err(AccessError::Fault(Error::OutOfMemory(_)))), "{failed:?}");
+    world.machine.set_hook(None);
+    assert_eq!(world.cpu().load(addr), Ok(0), "not poisoned");
+    world.assert_sound("the next region");
+}
+
+/// A fault that ends in an error has changed nothing: not even that the page is poisoned.
+#[test]
+fn what_can_not_be_served_stays_poisoned() {
+    let world = world();
+    let range = world.mmap(1);
+    let addr = word(range.start, 0);
+    world.processors[A].store(addr, 7).expect("a store");
+    for _ in 0..2 {
+        fail(&world, Call::Clear, 0, Failure::Error(DriverError::Busy));
+        let failed = world.processors[B].store(addr, 8);
+        assert!(matches!(failed, Err(AccessError::Fault(Error::PageBusy { .. }))), "{failed:?}");
+        // The CPU, which was not poisoned itself, fails as well and ends nothing for B.
+        fail(&world, Call::Clear, 0, Failure::Error(DriverError::Busy));
+        world.space.prefetch(addr, 8, world.node(0)).expect_err("busy");
+        assert_eq!(world.processors[B].load(addr), Err(AccessError::Poisoned));
+        world.machine.inject(None);
+        world.heal(B, addr).expect("not busy any more");
+        world.processors[A].store(addr, 7).expect("a store");
+    }
+    world.assert_sound("healed");
 }

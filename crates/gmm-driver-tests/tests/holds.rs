@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 
-use gmm_core::driver::Access;
+use gmm_core::driver::{Access, Capabilities, Protection};
 use gmm_core::{Error, PAGE_SIZE, PageRange, Resolved};
 use gmm_driver_tests::array::{AccessError, DeviceOptions};
 use gmm_driver_tests::{World, word};
@@ -33,6 +33,11 @@ fn patient_world() -> World {
 fn hold(world: &World, who: usize, range: PageRange) -> gmm_core::Hold {
     let processor = world.processors[who].processor.clone();
     world.space.hold(&processor, &[range], Access::Write).expect("there is room")
+}
+
+fn read_only(world: &World, range: PageRange) {
+    let (addr, len) = (range.start.start(), range.len_bytes());
+    assert_eq!(world.space.protect(addr, len, Protection::ReadOnly), Ok(()));
 }
 
 /// A thread that serves faults is not kept by a launch, and the page is not poisoned for it.
@@ -91,4 +96,49 @@ fn a_context_that_leaves_does_not_wait_for_a_launch_of_another() {
         assert_eq!(waiting.join().expect("no panic"), wanted);
     });
     world.assert_sound("after a detach");
+}
+
+/// When the hold ends, one of several copies is again one that can go.
+#[test]
+fn a_copy_that_was_held_makes_room_afterwards() {
+    let guest = DeviceOptions { node_frames: Vec::new(), ..DeviceOptions::xpu("guest", 0) };
+    let stable = |h: DeviceOptions| h.without(Capabilities::MOVABLE_FRAMES);
+    let world = World::builder(1)
+        .host(|h| stable(h).with(Capabilities::READ_ONLY_MAPPINGS))
+        .xpu(guest, 1)
+        .xpu(DeviceOptions::xpu("x", 2), 1)
+        .build();
+    let range = world.mmap(2);
+    read_only(&world, range);
+    let (guest, x) = (&world.processors[1], &world.processors[2]);
+    let first = PageRange { nr_pages: 1, ..range };
+    let held = world.space.hold(&guest.processor, &[first], Access::Read).expect("one frame");
+    assert_eq!(x.load(word(range.start, 0)), Ok(0));
+    drop(held);
+    world.assert_sound("shared");
+    assert_eq!(world.cpu().load(word(range.start.plus(1), 0)), Ok(0), "the only host frame");
+    assert_eq!(x.load(word(range.start, 0)), Ok(0));
+    world.assert_sound("after eviction");
+}
+
+/// Eight copies, all held: the ninth reader is told of one of them.
+#[test]
+fn too_many_held_copies_are_named_by_who_holds_them() {
+    let mut builder = World::builder(12);
+    for _ in 0..9 {
+        builder = builder.xpu(DeviceOptions::xpu("x", 2), 1);
+    }
+    let world = builder.build();
+    let range = world.mmap(1);
+    read_only(&world, range);
+    let hold = |n: usize| {
+        let processor = world.processors[n].processor.clone();
+        world.space.hold(&processor, &[range], Access::Read)
+    };
+    let _held: Vec<_> = (1..=8).map(|n| hold(n).expect("eight copies")).collect();
+    match hold(9).err() {
+        Some(Error::PageHeld { node, .. }) => assert_ne!(node, world.node(9)),
+        other => panic!("a ninth copy: {other:?}"),
+    }
+    world.assert_sound("eight copies");
 }

@@ -92,7 +92,7 @@ pub trait Device: Send + Sync {
     /// What it and its contexts can do. Must not change.
     fn capabilities(&self) -> Capabilities;
 
-    /// Its memories, at least one (a device without `OWN_MEMORY` has none). Must not change.
+    /// Its memories: at least one with [`Capabilities::OWN_MEMORY`], none without. Must not change.
     /// Called once, when the device joins the space.
     fn nodes(&self) -> &[NodeDescription];
 
@@ -115,7 +115,8 @@ pub trait Device: Send + Sync {
     ) -> Result<(), DriverError>;
 
     /// Takes frames back. The core has cleared every mapping of them and no operation on them is
-    /// in flight. Called with no lock held.
+    /// in flight. Called with no lock of a page or a node held, but `munmap` holds the one that
+    /// keeps contexts and regions from coming and going: must not call back into the core.
     fn release(&self, node: NodeId, extents: &[Extent]);
 
     /// Starts a batch of operations and returns at once or when done, as the driver likes. The

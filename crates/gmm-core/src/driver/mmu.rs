@@ -85,7 +85,8 @@ pub trait Mmu: Send + Sync {
     /// the range is claimed on the CPU, and by `attach` for regions that exist already.
     ///
     /// # Errors
-    /// The driver could not even ask; the core treats it as a refusal and reports the cause.
+    /// The driver could not even ask. The core treats it as a refusal and reports the cause
+    /// ([`Error::Refused`](crate::Error::Refused)); the CPU's driver is not asked again.
     fn va_examine(&self, range: PageRange) -> Result<Examine, DriverError>;
 
     /// Ends a reservation, whole or part. When it returns nothing is mapped there any more, with
