@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Address sanitizer over the packages named, or over all that have unsafe code. Needs a nightly toolchain.
+# Address sanitizer over what cargo is told to test, or over all packages that have unsafe code.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-[ $# -gt 0 ] || set -- gmm-cpu gmm-hostxpu gmm-memory
+need_nightly address
+[ $# -gt 0 ] || set -- --package gmm-cpu --package gmm-hostxpu --package gmm-memory
 run_sanitizer asan '-Zsanitizer=address' "$@"

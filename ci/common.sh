@@ -26,20 +26,22 @@ run_tests() {
     fi
 }
 
-# run_sanitizer NAME RUSTFLAGS PACKAGE...: builds the sample kernels and runs the packages' tests
-# with a sanitizer, which only a nightly compiler offers.
+# need_nightly NAME: sanitizers are for nightly compilers only.
+need_nightly() {
+    cargo +nightly --version >/dev/null 2>&1 ||
+        skip "the $1 sanitizer needs a nightly toolchain: rustup toolchain install nightly"
+    [ "$host" = x86_64-unknown-linux-gnu ] || skip "the $1 sanitizer is tried on x86_64 Linux only"
+}
+
+# run_sanitizer NAME RUSTFLAGS ARGS...: builds the sample kernels and runs tests with a sanitizer.
+# ARGS go to cargo: packages, and what else is to be built.
 run_sanitizer() {
     local name=$1 flags=$2
     shift 2
-    cargo +nightly --version >/dev/null 2>&1 ||
-        skip "the $name sanitizer needs a nightly toolchain: rustup toolchain install nightly"
-    [ "$host" = x86_64-unknown-linux-gnu ] || skip "the $name sanitizer is tried on x86_64 Linux only"
-    local packages=()
-    for package in "$@"; do
-        packages+=(--package "$package")
-    done
     export RUSTFLAGS="$flags"
     export CARGO_TARGET_DIR="$target_dir/$name"
-    cargo +nightly build --target "$host" --package gmm-kernels
-    run_tests cargo +nightly -- --target "$host" "${packages[@]}"
+    local std=()
+    [[ " $* " = *" -Zbuild-std "* ]] && std=(-Zbuild-std)
+    cargo +nightly build "${std[@]}" --target "$host" --package gmm-kernels
+    run_tests cargo +nightly -- --target "$host" "$@"
 }
