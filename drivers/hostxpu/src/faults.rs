@@ -154,7 +154,9 @@ impl Shared {
                     // The core faults again; one that can be served is counted then.
                     Resolved::Again => None,
                 };
-                counter.map(|c| c.fetch_add(1, Ordering::Relaxed));
+                if let Some(counter) = counter {
+                    counter.fetch_add(1, Ordering::Relaxed);
+                }
                 // The launch can't end, and free the name, before its core goes on.
                 drop(kernel);
                 self.let_go_on(taken);
