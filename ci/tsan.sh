@@ -11,10 +11,6 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 need_nightly thread
 source_of_std=$(rustc +nightly --print sysroot)/lib/rustlib/src/rust/library/std
-if [ ! -d "$source_of_std" ] && [ -n "${CI:-}" ]; then
-    # A toolchain that belongs to somebody is not added to.
-    timeout 120 rustup component add rust-src --toolchain nightly || true
-fi
 [ -d "$source_of_std" ] ||
     skip "the thread sanitizer needs the standard library's source: rustup component add rust-src --toolchain nightly"
 # Left out: a test that looks for the window's addresses among the mappings of its process, which
