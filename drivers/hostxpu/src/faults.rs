@@ -32,6 +32,8 @@ struct Core {
     taken: AtomicU32,
     /// Its page.
     page: AtomicU64,
+    /// Whether the fault before it was on that page, too.
+    repeated: AtomicBool,
     /// When it was served, in nanoseconds since `start`; 0 while it is not.
     served_ns: AtomicU64,
 }
@@ -42,6 +44,7 @@ impl Default for Faults {
             cores: core::array::from_fn(|_| Core {
                 taken: AtomicU32::new(0),
                 page: AtomicU64::new(u64::MAX),
+                repeated: AtomicBool::new(false),
                 served_ns: AtomicU64::new(0),
             }),
             polled: AtomicBool::new(false),
@@ -121,7 +124,8 @@ impl Shared {
         let launch = slot.launch.load(Ordering::Relaxed);
         let posted = check_access(core, slot.access.load(Ordering::Relaxed))?;
         state.served_ns.store(0, Ordering::SeqCst);
-        state.page.store(addr.page().0, Ordering::SeqCst);
+        let before = state.page.swap(addr.page().0, Ordering::SeqCst);
+        state.repeated.store(before == addr.page().0, Ordering::SeqCst);
         Ok(Some(Taken { core, seq, posted, addr, launch }))
     }
 
@@ -193,6 +197,15 @@ impl Shared {
         if !rung() {
             wait::sleep_while(bell, heard, Duration::from_secs(1));
         }
+    }
+
+    /// Whether a core has faulted on `page` twice in a row: then it is not enough to say that the
+    /// page is mapped.
+    pub(crate) fn is_repeated(&self, page: PageNr) -> bool {
+        let mut cores = self.faults.cores.iter().take(self.device.config.cores as usize);
+        cores.any(|state| {
+            state.page.load(Ordering::SeqCst) == page.0 && state.repeated.load(Ordering::SeqCst)
+        })
     }
 
     /// Whether a core that faulted on `page` has not gone on yet.

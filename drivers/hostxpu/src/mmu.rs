@@ -86,9 +86,13 @@ impl Mmu for ContextMmu {
         }
     }
 
-    /// Where the worker has less than the core believes (a kernel unmapped it, or a command failed
-    /// half way) the access would fault for ever: the mapping is made again.
+    /// Mostly another core's fault was quicker. But where the worker has less than the core
+    /// believes (a kernel unmapped it, or a command failed half way) the access would fault for
+    /// ever: when a core comes back the mapping is made again.
     fn revalidate(&self, mapping: Enter, _addr: VirtAddr) -> Result<(), DriverError> {
+        if !self.0.is_repeated(mapping.page) {
+            return Ok(());
+        }
         self.pmap_enter(&[mapping]).map_err(|Partial { error, .. }| error)
     }
 
