@@ -9,7 +9,8 @@
 //! | source, in | `ENOENT` | the slot has holes | fill them with zeros, go on |
 //! | source | `EBUSY` | pinned (for a moment by direct I/O, for long by io_uring or RDMA) | wait, 300 ms in all |
 //! | either | `EAGAIN` | a page was being migrated, swapped or split | look again, within the same time |
-//! | either | other | the application's own `mprotect` or `mlock`, no memory | put back what was moved, fail |
+//! | either | `EINVAL` | the application discarded the page just then, and its page table went with it | look again, a few times |
+//! | either | other, and `EINVAL` every time | the application's own `mprotect` or `mlock`, no memory | put back what was moved, fail |
 
 use std::time::Duration;
 
@@ -22,6 +23,10 @@ use crate::uffd::{MoveMode, Uffd};
 
 /// How long a page that is pinned is waited for.
 const PIN_WAIT: Duration = Duration::from_millis(300);
+
+/// How often an `EINVAL` is not believed: kernels that free page tables with what was discarded
+/// say so, too, when a table goes while they move what it maps.
+const VANISHED_TABLES: u32 = 10;
 
 /// Which way a frame goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,6 +78,7 @@ pub(crate) unsafe fn move_page(
     mut mode: MoveMode,
 ) -> Result<(), DriverError> {
     let mut patience = Patience::new();
+    let mut doubts = VANISHED_TABLES;
     while offset < PAGE_SIZE {
         let rest = PAGE_SIZE - offset;
         // SAFETY: the caller's promise.
@@ -97,6 +103,10 @@ pub(crate) unsafe fn move_page(
                 mapping::populate(src + offset, PAGE_SIZE - offset).is_ok() && patience.wait()
             },
             (Errno::AGAIN | Errno::BUSY, _) => patience.wait(),
+            (Errno::INVAL, _) if doubts > 0 => {
+                doubts -= 1;
+                patience.wait()
+            }
             _ => false,
         };
         if !go_on {
