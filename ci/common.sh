@@ -33,15 +33,17 @@ need_nightly() {
     [ "$host" = x86_64-unknown-linux-gnu ] || skip "the $1 sanitizer is tried on x86_64 Linux only"
 }
 
-# run_sanitizer NAME RUSTFLAGS ARGS...: builds the sample kernels and runs tests with a sanitizer.
-# ARGS go to cargo: packages, and what else is to be built.
+# run_sanitizer NAME RUSTFLAGS ARGS...: runs tests with a sanitizer. ARGS go to cargo: packages, and
+# what else is to be built. The sample kernels are built without it: a worker loads them, and a program
+# does not export the sanitizer's runtime to what it loads.
 run_sanitizer() {
     local name=$1 flags=$2
     shift 2
+    local plain=$target_dir/$name/plain
+    CARGO_TARGET_DIR=$plain cargo +nightly build --package gmm-kernels
+    GMM_KERNEL_PATH=$(realpath "$plain/debug")
+    export GMM_KERNEL_PATH
     export RUSTFLAGS="$flags"
     export CARGO_TARGET_DIR="$target_dir/$name"
-    local std=()
-    [[ " $* " = *" -Zbuild-std "* ]] && std=(-Zbuild-std)
-    cargo +nightly build "${std[@]}" --target "$host" --package gmm-kernels
     run_tests cargo +nightly -- --target "$host" "$@"
 }
