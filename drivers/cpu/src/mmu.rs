@@ -1,7 +1,7 @@
 //! The CPU's page table: the five operations, by userfaultfd moves.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use gmm_core::driver::{Clear, DriverError, Enter, Examine, Mmu, Partial, Protection};
 use gmm_core::{Frame, FrameNr, PAGE_SIZE, PageNr, PageRange, VirtAddr};
@@ -44,6 +44,9 @@ pub struct CpuMmu {
     frees_page_tables: bool,
     /// How many split pages are to be left alone yet.
     heal_pause: AtomicU32,
+    /// Read around moves, written around the collapse of a slot: the two at once can keep Linux 6.18
+    /// busy in `UFFDIO_MOVE` for ever, when an application discards parts of pages meanwhile.
+    moving: RwLock<()>,
     /// One bit a page of the window: it is poisoned. Set and cleared under the entry's lock.
     poisoned: Box<[AtomicU64]>,
 }
@@ -52,7 +55,14 @@ impl CpuMmu {
     pub(crate) fn new(pool: Arc<Pool>, window: Window, frees_page_tables: bool) -> Self {
         let words = window.range().nr_pages.div_ceil(64);
         let poisoned = (0..words).map(|_| AtomicU64::new(0)).collect();
-        Self { pool, window, frees_page_tables, heal_pause: AtomicU32::new(0), poisoned }
+        Self {
+            pool,
+            window,
+            frees_page_tables,
+            heal_pause: AtomicU32::new(0),
+            moving: RwLock::new(()),
+            poisoned,
+        }
     }
 
     /// The window.
@@ -129,9 +139,13 @@ impl CpuMmu {
         Ok(())
     }
 
-    /// Moves a frame out, of which the first `offset` bytes are out already. Says whether the
-    /// page was empty.
-    fn take_out(&self, clear: &Clear, offset: u64) -> Result<bool, DriverError> {
+    /// Held while pages move.
+    fn moving(&self) -> RwLockReadGuard<'_, ()> {
+        self.moving.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Moves a frame out, of which the first `offset` bytes are out already.
+    fn take_out(&self, clear: &Clear, offset: u64) -> Result<TakenOut, DriverError> {
         let Clear { page, frame, .. } = *clear;
         self.check(page, frame)?;
         let Some(protection) = self.pool.entered(frame.nr) else {
@@ -161,15 +175,13 @@ impl CpuMmu {
             }
         }
         self.pool.set_entered(frame.nr, None);
-        if look == Look::Small {
-            self.heal(page, slot);
-        }
-        Ok(was_empty)
+        Ok(TakenOut { was_empty, was_split: look == Look::Small })
     }
 
     /// Makes a frame that came out split huge again, and its place in the window fit for huge
-    /// pages. Where that fails nothing is lost but speed.
+    /// pages. Where that fails, or pages move just now, nothing is lost but speed.
     fn heal(&self, page: PageNr, slot: u64) {
+        let Ok(_still) = self.moving.try_write() else { return };
         let pause = |left: u32| left.checked_sub(1);
         let paused = self.heal_pause.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pause);
         if !self.frees_page_tables || paused.is_ok() {
@@ -259,6 +271,13 @@ impl CpuMmu {
     }
 }
 
+/// What a page was when it was moved out.
+struct TakenOut {
+    was_empty: bool,
+    /// Mapped by 4 KiB.
+    was_split: bool,
+}
+
 impl Mmu for CpuMmu {
     fn va_examine(&self, range: PageRange) -> Result<Examine, DriverError> {
         if range.is_empty() || !self.window().contains_range(range) {
@@ -283,6 +302,7 @@ impl Mmu for CpuMmu {
     }
 
     fn pmap_enter(&self, mappings: &[Enter]) -> Result<(), Partial> {
+        let _moving = self.moving();
         let mut done = 0;
         while done < mappings.len() {
             let run = self.run_len(&mappings[done..], |e| {
@@ -309,6 +329,7 @@ impl Mmu for CpuMmu {
     fn pmap_clear(&self, mappings: &mut [Clear]) -> Result<(), Partial> {
         let mut done = 0;
         while done < mappings.len() {
+            let moving = self.moving();
             let run = self.run_len(&mappings[done..], |c| {
                 (c.page, c.frame.nr, true, Some(Protection::ReadWrite))
             });
@@ -325,8 +346,14 @@ impl Mmu for CpuMmu {
                     continue;
                 }
             }
-            let was_empty = self.take_out(&mappings[done], offset);
-            mappings[done].was_empty = was_empty.map_err(|error| Partial { done, error })?;
+            let taken = self.take_out(&mappings[done], offset);
+            let taken = taken.map_err(|error| Partial { done, error })?;
+            mappings[done].was_empty = taken.was_empty;
+            drop(moving);
+            if taken.was_split {
+                let Clear { page, frame, .. } = mappings[done];
+                self.heal(page, self.pool.slot(frame.nr));
+            }
             done += 1;
         }
         Ok(())
@@ -338,7 +365,10 @@ impl Mmu for CpuMmu {
         let look = self.pool.pagemap.look(page.start().0, 1);
         let filled = match look {
             Look::Huge => Ok(()),
-            look => self.refill(&mapping, addr, look),
+            look => {
+                let _moving = self.moving();
+                self.refill(&mapping, addr, look)
+            }
         };
         self.wake(page);
         filled
