@@ -143,6 +143,13 @@ struct Desk {
     driver: CpuDriver,
 }
 
+impl Drop for Desk {
+    fn drop(&mut self) {
+        // What serves faults may hold the core that holds it.
+        *self.core.serve.lock().unwrap() = None;
+    }
+}
+
 impl Bench for Desk {
     fn device(&self) -> Arc<dyn Device> {
         self.driver.host()
