@@ -5,6 +5,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
+use anyhow::ensure;
 use gmm::hostxpu::{HostXpuConfig, MIN_FRAMES};
 use gmm::{Gmm, HostXpu, Kernel, MIB, PAGE_SIZE, Stream, Unified, display_bytes};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -48,7 +49,9 @@ struct Samples {
 }
 
 pub(super) fn run(args: &FaultArgs) -> anyhow::Result<()> {
-    let nr_pages = args.bytes.div_ceil(PAGE_SIZE).max(MIN_FRAMES);
+    let least = MIN_FRAMES * PAGE_SIZE;
+    ensure!(args.bytes >= least, "--bytes is {}; it must be at least {least}", args.bytes);
+    let nr_pages = args.bytes.div_ceil(PAGE_SIZE);
     let bytes = nr_pages * PAGE_SIZE;
     let rounds = args.repeats + 1;
     let progress = progress_bar(u64::from(rounds) + 1, args.json);

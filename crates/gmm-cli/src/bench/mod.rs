@@ -24,7 +24,7 @@ enum Suite {
 /// What `gmm bench faults` takes.
 #[derive(Debug, ClapArgs)]
 pub struct FaultArgs {
-    /// How much memory migrates each way in one repeat
+    /// How much memory migrates each way in one repeat, at least 8MiB; rounded up to 2 MiB pages
     #[arg(long, default_value = "256MiB", value_parser = crate::demo::size::parse)]
     bytes: u64,
     /// How often each measurement is repeated, at least 5 (plus one round to warm up)
