@@ -17,7 +17,9 @@ pub struct Config {
     /// How many pages are evicted at a time at most (the paper's 16); at least 1, and never more
     /// than an eighth of the node.
     pub evict_batch: u32,
-    /// How long a fault waits for frames that other faults hold before it reports out of memory.
+    /// How long a fault waits for frames that other faults hold, while nothing happens on the
+    /// node, before it reports out of memory. While frames come and go it waits up to 75 times as
+    /// long.
     pub frame_wait: Duration,
     /// How long one batch of copies may take.
     pub copy_timeout: Duration,

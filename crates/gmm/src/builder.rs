@@ -36,7 +36,8 @@ impl Builder {
         self
     }
 
-    /// Changes the manager's own settings (batch sizes, time limits).
+    /// Changes the manager's own settings (batch sizes, time limits). The window is not one of
+    /// them here: it goes where the process has room.
     pub fn config(mut self, change: impl FnOnce(&mut Config)) -> Self {
         change(&mut self.config);
         self
