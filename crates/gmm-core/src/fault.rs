@@ -33,14 +33,8 @@ pub enum Resolved {
     Again,
 }
 
-/// Why a page is wanted somewhere.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Cause {
-    Fault,
-    Prefetch,
-    /// A launch holds it: pin it too.
-    Hold,
-}
+/// Why a page is wanted somewhere. One that is wanted for a `Hold` is pinned, too.
+pub(crate) use crate::stats::MoveCause as Cause;
 
 /// Who wants which page, where, for what.
 #[derive(Clone, Copy)]
@@ -304,7 +298,7 @@ impl Space {
         self.note_spare(m);
         match source {
             None => self.stats.count(want.node.id, Event::Zeroed),
-            Some(_) => self.stats.count_copy(from, want.node.id),
+            Some(_) => self.stats.count_copy(from, want.node.id, want.cause),
         }
         if want.cause == Cause::Prefetch {
             self.stats.count(want.node.id, Event::Prefetched);
