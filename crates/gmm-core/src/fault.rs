@@ -202,7 +202,7 @@ impl Space {
         match (want.cause, want.processor) {
             (Cause::Fault, Some(p)) => {
                 let protection = mapping_protection(m, p);
-                let mapping = Enter { page: want.page, frame, protection };
+                let mapping = Enter::local(want.page, frame, protection);
                 p.mmu.revalidate(mapping, want.addr).map_err(|cause| Error::Mmu {
                     processor: p.id,
                     operation: "revalidate",
