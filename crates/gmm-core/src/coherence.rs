@@ -114,7 +114,7 @@ impl Space {
         frame: Frame,
         protection: Protection,
     ) -> Result<()> {
-        let entered = processor.mmu.pmap_enter(&[Enter { page, frame, protection }]);
+        let entered = processor.mmu.pmap_enter(&[Enter::local(page, frame, protection)]);
         // Where read-only mappings can't be had, the core must count on writes.
         let writable = protection == Protection::ReadWrite || !processor.maps_read_only();
         match entered {

@@ -33,14 +33,8 @@ pub enum Resolved {
     Again,
 }
 
-/// Why a page is wanted somewhere.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Cause {
-    Fault,
-    Prefetch,
-    /// A launch holds it: pin it too.
-    Hold,
-}
+/// Why a page is wanted somewhere. One that is wanted for a `Hold` is pinned, too.
+pub(crate) use crate::stats::MoveCause as Cause;
 
 /// Who wants which page, where, for what.
 #[derive(Clone, Copy)]
@@ -208,7 +202,7 @@ impl Space {
         match (want.cause, want.processor) {
             (Cause::Fault, Some(p)) => {
                 let protection = mapping_protection(m, p);
-                let mapping = Enter { page: want.page, frame, protection };
+                let mapping = Enter::local(want.page, frame, protection);
                 p.mmu.revalidate(mapping, want.addr).map_err(|cause| Error::Mmu {
                     processor: p.id,
                     operation: "revalidate",
@@ -304,7 +298,7 @@ impl Space {
         self.note_spare(m);
         match source {
             None => self.stats.count(want.node.id, Event::Zeroed),
-            Some(_) => self.stats.count_copy(from, want.node.id),
+            Some(_) => self.stats.count_copy(from, want.node.id, want.cause),
         }
         if want.cause == Cause::Prefetch {
             self.stats.count(want.node.id, Event::Prefetched);

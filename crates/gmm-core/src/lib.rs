@@ -70,4 +70,4 @@ pub use policy::{Lru, Policy};
 pub use processor::Processor;
 pub use region::RegionInfo;
 pub use space::{Attached, Space};
-pub use stats::{NodeStats, Snapshot};
+pub use stats::{MoveCause, NodeStats, Snapshot};

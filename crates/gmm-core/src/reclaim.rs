@@ -12,7 +12,7 @@ use crate::driver::{Clear, DriverError, Op, Partial};
 use crate::entry::EntryGuard;
 use crate::node::{Import, Node, TransitFrame};
 use crate::space::Space;
-use crate::stats::Event;
+use crate::stats::{Event, MoveCause};
 use crate::sync::Deadline;
 use crate::transfer::{direct, give_up};
 use crate::{Batch, Frame, FrameNr, NodeId, OutOfMemory, PageNr, Policy, ProcessorSet};
@@ -400,7 +400,7 @@ impl Space {
         match refuge {
             Some(refuge) => {
                 entry.add_copy(refuge.activate(page));
-                self.stats.count_copy(node.id, HOST);
+                self.stats.count_copy(node.id, HOST, MoveCause::Eviction);
             }
             None => self.stats.count(node.id, Event::EvictedClean),
         }
