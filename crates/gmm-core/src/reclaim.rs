@@ -49,10 +49,7 @@ type Victims<'a> = Batch<Victim<'a>, MAX_VICTIMS>;
 /// What a round of reclaim came to.
 enum Round<'a> {
     /// A frame for the caller; those of the other pages that left went to the free list.
-    Got {
-        frame: TransitFrame<'a>,
-        nr_pages: u32,
-    },
+    Got { frame: TransitFrame<'a>, nr_pages: u32 },
     /// Pages could go, but not just now: others are at work on them.
     Busy,
     /// No page can go.
