@@ -104,4 +104,19 @@ impl Model {
         let given = result.map_err(|e| format!("withdraw from {node}: {e}"))?;
         if given > nr_frames { Err(format!("{given} of {nr_frames} frames")) } else { Ok(()) }
     }
+
+    /// Pages are pushed out by hand: of an XPU's node, all that are not held can go.
+    pub(super) fn evict(&self, node: usize, nr_pages: u32) -> Done {
+        let resident = || self.world.space.snapshot().nodes[node].resident_frames;
+        let node = NodeId(node as u8);
+        let before = resident();
+        let evicted = self.world.space.evict(node, nr_pages);
+        let evicted = evicted.map_err(|e| format!("evict from {node}: {e}"))?;
+        let can_go = before - self.held_on(node) as u32;
+        if resident() + evicted != before {
+            return Err(format!("{before} pages, {evicted} evicted, {} are left", resident()));
+        }
+        let is_enough = node == NodeId::HOST || evicted >= nr_pages.min(can_go);
+        if is_enough { Ok(()) } else { Err(format!("{evicted} of {can_go} pages evicted")) }
+    }
 }

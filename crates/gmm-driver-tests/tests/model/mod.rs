@@ -76,6 +76,12 @@ impl Model {
             Op::Hold { who, page, nr_pages, write } => self.hold(who, page, nr_pages, write)?,
             Op::Unhold => drop(self.holds.pop()),
             Op::Withdraw { node, nr_frames } => self.withdraw(node, nr_frames)?,
+            Op::Evict { node, nr_pages } => self.evict(node, nr_pages)?,
+            Op::SetPolicy { node, choice } => {
+                let node = NodeId(node as u8);
+                let given = self.world.space.set_policy(node, |n| choice.make(n));
+                given.map_err(|e| format!("a policy for {node}: {e}"))?;
+            }
             Op::Wild { who } => self.wild(who)?,
         }
         self.world.check()?;

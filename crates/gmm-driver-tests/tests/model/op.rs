@@ -4,6 +4,8 @@ use gmm_core::PAGE_SIZE;
 use gmm_driver_tests::array::FRAME_WORDS;
 use proptest::prelude::*;
 
+use super::policy::Choice;
+
 /// One operation. Indices are taken modulo what there is.
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
@@ -76,6 +78,14 @@ pub(crate) enum Op {
     },
     /// One of those that began ends.
     Unhold,
+    Evict {
+        node: usize,
+        nr_pages: u32,
+    },
+    SetPolicy {
+        node: usize,
+        choice: Choice,
+    },
     Withdraw {
         node: usize,
         nr_frames: u32,
@@ -117,7 +127,10 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
         2 => (who.clone(), page, run, any::<bool>())
             .prop_map(|(who, page, nr_pages, write)| Op::Hold { who, page, nr_pages, write }),
         2 => Just(Op::Unhold),
-        1 => (node, 1..4u32).prop_map(|(node, nr_frames)| Op::Withdraw { node, nr_frames }),
+        1 => (node.clone(), 1..4u32)
+            .prop_map(|(node, nr_frames)| Op::Withdraw { node, nr_frames }),
+        1 => (node.clone(), 1..9u32).prop_map(|(node, nr_pages)| Op::Evict { node, nr_pages }),
+        1 => (node, Choice::any()).prop_map(|(node, choice)| Op::SetPolicy { node, choice }),
         1 => who.prop_map(|who| Op::Wild { who }),
     ]
 }
