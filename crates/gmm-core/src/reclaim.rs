@@ -15,7 +15,7 @@ use crate::space::Space;
 use crate::stats::{Event, MoveCause};
 use crate::sync::Deadline;
 use crate::transfer::{direct, give_up};
-use crate::{Batch, Frame, FrameNr, NodeId, OutOfMemory, PageNr, Policy, ProcessorSet};
+use crate::{Batch, Frame, FrameNr, MovedBy, NodeId, OutOfMemory, PageNr, Policy, ProcessorSet};
 
 /// The most pages evicted at a time: what a thread's stack holds, and drivers are promised.
 const MAX_VICTIMS: usize = 16;
@@ -366,7 +366,7 @@ impl Space {
         let freed = node.take_back(frame.nr, page);
         match refuge {
             Some(refuge) => {
-                entry.add_copy(refuge.activate(page));
+                entry.add_copy(refuge.activate(page, MovedBy::new(MoveCause::Eviction, None)));
                 self.stats.count_copy(node.id, HOST, MoveCause::Eviction);
             }
             None => self.stats.count(node.id, Event::EvictedClean),
