@@ -19,7 +19,9 @@ use crate::space::Space;
 use crate::stats::{Event, Outcome};
 use crate::sync::Deadline;
 use crate::transfer::give_up;
-use crate::{Error, Frame, MovedBy, NodeId, PageNr, Processor, ProcessorId, Result, VirtAddr};
+use crate::{
+    Arrival, Error, Frame, MovedBy, NodeId, PageNr, Processor, ProcessorId, Result, VirtAddr,
+};
 
 /// How a fault was resolved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -219,7 +221,7 @@ impl Space {
                 })?;
             }
             (Cause::Hold, _) => want.node.pin(frame.nr),
-            _ => want.node.touch(frame.nr),
+            _ => want.node.touch(frame.nr, Arrival::Hint),
         }
         Ok(Outcome::Coalesced)
     }
@@ -266,7 +268,8 @@ impl Space {
             let alone = m.nr_copies() == 1;
             self.enter(m, want.page, p, frame, protection_for(m, alone))?;
         }
-        want.node.touch(frame.nr);
+        let why = if want.cause == Cause::Prefetch { Arrival::Hint } else { Arrival::Fault };
+        want.node.touch(frame.nr, why);
         Ok(Outcome::Mapped)
     }
 
@@ -302,9 +305,9 @@ impl Space {
         if alone {
             self.drop_copies(m, page, |_| true);
         }
-        m.add_copy(
-            frame.activate(page, MovedBy::new(want.cause, want.processor.map(Processor::id))),
-        );
+        let why = if want.cause == Cause::Prefetch { Arrival::Prefetch } else { Arrival::Fault };
+        let moved_by = MovedBy::new(want.cause, want.processor.map(Processor::id));
+        m.add_copy(frame.activate(page, why, moved_by));
         self.note_spare(m);
         match source {
             None => self.stats.count(want.node.id, Event::Zeroed),
