@@ -170,8 +170,9 @@ pub trait Device: Send + Sync {
         None
     }
 
-    /// What a processor of another node needs to map the frame ([`Capabilities::COHERENT_LINK`]).
-    /// The default: nobody else can.
+    /// What a processor of another node needs to map the frame ([`Capabilities::COHERENT_LINK`]):
+    /// for every frame of a node or for none, imported or not. Called with entries locked. The
+    /// default: nobody else can.
     fn remote_handle(&self, frame: Frame) -> Option<RemoteHandle> {
         let _ = frame;
         None
