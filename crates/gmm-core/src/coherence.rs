@@ -7,7 +7,8 @@ use crate::node::Node;
 use crate::remap::RemapCause;
 use crate::space::Space;
 use crate::{
-    Error, Frame, MAX_PROCESSORS, NodeId, PageNr, Processor, ProcessorId, ProcessorSet, Result,
+    Departure, Error, Frame, MAX_PROCESSORS, NodeId, PageNr, Processor, ProcessorId, ProcessorSet,
+    Result,
 };
 
 /// Whether the data survived: an application may have discarded a page behind the core's back.
@@ -163,7 +164,7 @@ impl Space {
         };
         for node in nodes.into_iter().flatten() {
             if let Some(frame) = m.remove_copy(node) {
-                drop(self.known_node(node).take_back(frame.nr, page));
+                drop(self.known_node(node).take_back(frame.nr, page, Departure::Gone));
             }
         }
         self.note_spare(m);

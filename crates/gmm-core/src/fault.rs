@@ -22,7 +22,7 @@ use crate::space::Space;
 use crate::stats::Event;
 use crate::sync::Deadline;
 use crate::transfer::give_up;
-use crate::{Error, Frame, NodeId, PageNr, Processor, ProcessorId, Result, VirtAddr};
+use crate::{Arrival, Error, Frame, NodeId, PageNr, Processor, ProcessorId, Result, VirtAddr};
 
 /// How a fault was resolved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -226,7 +226,7 @@ impl Space {
                 })?;
             }
             (Cause::Hold, _) => want.node.hold(frame.nr),
-            _ => want.node.touch(frame.nr),
+            _ => want.node.touch(frame.nr, Arrival::Hint),
         }
         Ok(Resolved::AlreadyUsable)
     }
@@ -283,7 +283,8 @@ impl Space {
             let alone = m.nr_copies() == 1 && !m.has_replica();
             self.enter_as(m, self.enter_of(m, want.page, plan, frame, alone), p)?;
         }
-        plan.node.touch(frame.nr);
+        let why = if want.cause == Cause::Prefetch { Arrival::Hint } else { Arrival::Fault };
+        plan.node.touch(frame.nr, why);
         Ok(())
     }
 
@@ -320,7 +321,8 @@ impl Space {
         if alone {
             self.drop_copies(m, page, |_| true);
         }
-        m.add_copy(frame.activate(page));
+        let why = if want.cause == Cause::Prefetch { Arrival::Prefetch } else { Arrival::Fault };
+        m.add_copy(frame.activate(page, why));
         self.note_spare(m);
         match source {
             None => self.stats.count(to.id, Event::Zeroed),

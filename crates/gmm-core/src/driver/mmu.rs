@@ -65,12 +65,13 @@ pub struct Enter {
 pub enum MappingKind {
     /// A frame of the processor's own node, itself.
     Local,
-    /// A private copy of a frame of the processor's own node, for reading only; the frame stays
-    /// in reach of copies and is not written meanwhile. Asked only of a processor whose frames
-    /// move and that has [`Capabilities::READ_ONLY_REPLICAS`]. Where the protection is
-    /// `ReadWrite` a write through it faults; where it is `ReadOnly` a write is an error, as
-    /// through any read-only mapping. What the processor drops of it behind the core's back is no
-    /// loss: [`Clear::was_empty`] stays false, and [`Mmu::revalidate`] makes it again.
+    /// Bytes equal to those of a frame of the processor's own node, for reading only; the frame
+    /// stays in reach of copies and is not written meanwhile. Asked only of a processor whose
+    /// frames move and that has [`Capabilities::READ_ONLY_REPLICAS`]. The protection is what the
+    /// page's region allows: with [`Protection::ReadWrite`] a write faults, and the core is asked;
+    /// with [`Protection::ReadOnly`] it fails, as through any read-only mapping. What the processor drops
+    /// of it behind the core's back is no loss: [`Clear::was_empty`] stays false, and
+    /// [`Mmu::revalidate`] makes it again.
     Replica,
     /// A frame of another node, itself. Asked only of a processor with
     /// [`Capabilities::COHERENT_LINK`], with what the frame's device gave as
