@@ -66,7 +66,9 @@ pub use fault::Resolved;
 pub use hold::Hold;
 pub use id::{Frame, MAX_NODES, MAX_PROCESSORS, NodeId, ProcessorId, ProcessorSet};
 pub use inspect::{PageInfo, RegionUsage};
-pub use policy::{Arrival, Departure, Lru, Policy};
+pub use policy::{
+    Arrival, Departure, Dip, EvictionPolicy, Fifo16, Lru, NextUse, Policy, UnknownPolicy,
+};
 pub use processor::Processor;
 pub use region::RegionInfo;
 pub use space::{Attached, Space};
