@@ -23,7 +23,7 @@ use crate::driver::{Device, DriverError, Extent};
 use crate::list::FrameList;
 use crate::sync::{Condvar, Deadline, Mutex, MutexGuard, Rank};
 use crate::{
-    Arrival, Batch, Clock, Departure, Frame, FrameNr, Lru, NodeId, OutOfMemory, PageNr, Policy,
+    Arrival, Batch, Clock, Departure, Frame, FrameNr, NodeId, OutOfMemory, PageNr, Policy,
 };
 
 const FRAMES_RANK: u8 = Rank::Frames as u8;
@@ -107,7 +107,12 @@ pub(crate) struct FrameCounts {
 impl Node {
     /// A node that holds no frame yet. Metadata for all frames it can have is made here, so that
     /// nothing is allocated later.
-    pub(crate) fn new(id: NodeId, device: Arc<dyn Device>, capacity: u32) -> Self {
+    pub(crate) fn new(
+        id: NodeId,
+        device: Arc<dyn Device>,
+        capacity: u32,
+        policy: Box<dyn Policy>,
+    ) -> Self {
         let absent = FrameMeta {
             owner: PageNr(0),
             place: FramePlace::Absent,
@@ -125,7 +130,7 @@ impl Node {
                 meta: vec![absent; capacity as usize],
                 free: FrameList::with_capacity(capacity),
                 spare: FrameList::with_capacity(capacity),
-                policy: Box::new(Lru::new(capacity)),
+                policy,
                 count,
                 peak_resident: 0,
                 importing: false,
@@ -148,7 +153,9 @@ impl Node {
         let mut guard = self.lists.lock();
         let lists = &mut *guard;
         lists.policy.victims(&mut |nr| {
-            if let Some(meta) = lists.meta.get(nr.0 as usize) {
+            // A policy may offer what it likes.
+            let meta = lists.meta.get(nr.0 as usize);
+            if let Some(meta) = meta.filter(|meta| meta.place == FramePlace::Active) {
                 policy.mapped(nr, meta.owner, Arrival::Returned);
             }
             true

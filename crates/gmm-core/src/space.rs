@@ -9,8 +9,8 @@ use crate::stats::Stats;
 use crate::sync::{Mutex, MutexGuard, Rank, RwLock};
 use crate::table::Table;
 use crate::{
-    Clock, Config, Error, MAX_NODES, MAX_PROCESSORS, NodeId, PageNr, PageRange, Processor,
-    ProcessorId, ProcessorSet, RegionInfo, Result, VirtAddr,
+    Clock, Config, Error, EvictionPolicy, MAX_NODES, MAX_PROCESSORS, NodeId, PageNr, PageRange,
+    Processor, ProcessorId, ProcessorSet, RegionInfo, Result, VirtAddr,
 };
 
 /// The unified address space of one process (the paper's `gm_as`).
@@ -116,7 +116,10 @@ impl Space {
         device.set_first_node(first);
         for (i, description) in descriptions.iter().enumerate() {
             let id = NodeId((nr_nodes + i) as u8);
-            let node = Node::new(id, Arc::clone(&device), description.capacity_frames);
+            let capacity = description.capacity_frames;
+            // Of host memory only copies that another node duplicates leave: no policy is asked.
+            let policy = if id == NodeId::HOST { EvictionPolicy::Lru } else { self.config.policy };
+            let node = Node::new(id, Arc::clone(&device), capacity, policy.make(capacity));
             assert!(self.nodes[id.index()].set(node).is_ok(), "node {id} was made twice");
         }
         setup.nr_nodes += descriptions.len();

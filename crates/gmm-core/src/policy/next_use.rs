@@ -31,7 +31,7 @@ struct Recorded {
     page: PageNr,
     /// The frame it is in, or [`NONE`].
     frame: u32,
-    /// The place of its next use; meaningful while it is in a frame.
+    /// The place of its next use while it is in a frame.
     next: u32,
 }
 
@@ -178,6 +178,16 @@ impl NextUse {
         }
     }
 
+    /// The frame holds no page of the record any more.
+    fn forget(&mut self, frame: FrameNr) {
+        let Some(index) = self.page_in.get_mut(frame.0 as usize) else { return };
+        let index = core::mem::replace(index, NONE);
+        let Some(recorded) = self.pages.get_mut(index as usize) else { return };
+        recorded.frame = NONE;
+        let next = recorded.next;
+        self.mark(next, false);
+    }
+
     /// Finds the next use of every page that is here, after it was unknown.
     fn look_ahead(&mut self) {
         self.upcoming.fill(0);
@@ -226,27 +236,23 @@ impl Iterator for BitsDown<'_> {
 impl Policy for NextUse {
     fn mapped(&mut self, frame: FrameNr, page: PageNr, why: Arrival) {
         self.recency.mapped(frame, page, why);
+        self.forget(frame);
         let Some(index) = self.index_of(page) else { return };
         if why == Arrival::Fault {
             self.locate(index);
         }
+        // A page is in one frame. (It may be this one, and its next use is found anew.)
+        self.forget(FrameNr(self.pages[index as usize].frame));
         self.page_in[frame.0 as usize] = index;
         let next = self.next_place(index);
-        let old = core::mem::replace(&mut self.pages[index as usize].next, next);
-        let was_in = core::mem::replace(&mut self.pages[index as usize].frame, frame.0);
-        if was_in != NONE && old != NONE {
-            self.mark(old, false);
-        }
+        let recorded = &mut self.pages[index as usize];
+        (recorded.frame, recorded.next) = (frame.0, next);
         self.mark(next, true);
     }
 
     fn removed(&mut self, frame: FrameNr, why: Departure) {
         self.recency.removed(frame, why);
-        let index = core::mem::replace(&mut self.page_in[frame.0 as usize], NONE);
-        let Some(recorded) = self.pages.get_mut(index as usize) else { return };
-        recorded.frame = NONE;
-        let next = core::mem::replace(&mut recorded.next, NONE);
-        self.mark(next, false);
+        self.forget(frame);
     }
 
     fn victims(&mut self, take: &mut dyn FnMut(FrameNr) -> bool) {
@@ -321,7 +327,8 @@ mod tests {
         let mut frames = frames(100, 0..125);
         (0..4).for_each(|_| assert!(frames.pass(0..125) > 0));
         // Not the record's, and it fits.
-        let other: Vec<_> = (0..4).map(|_| frames.pass((0..90).map(|i| 124 - i * 7 % 90))).collect();
+        let other: Vec<_> =
+            (0..4).map(|_| frames.pass((0..90).map(|i| 124 - i * 7 % 90))).collect();
         assert_eq!(other[3], 0, "{other:?}");
         frames.pass((0..200).map(|i| i * 37 % 125));
         let back: Vec<_> = (0..4).map(|_| frames.pass(0..125)).collect();
@@ -333,7 +340,8 @@ mod tests {
     fn pages_outside_the_record_go_first() {
         let mut frames = frames(50, 0..40);
         frames.pass(0..40);
-        let moved: usize = (0..4).map(|i| frames.pass((0..40).chain(500 + i * 40..540 + i * 40))).sum();
+        let moved: usize =
+            (0..4).map(|i| frames.pass((0..40).chain(500 + i * 40..540 + i * 40))).sum();
         check(&frames);
         assert_eq!(moved, 160, "each new page once, and no page of the record");
     }
