@@ -75,7 +75,9 @@ pub use histogram::{Bucket, Histogram};
 pub use hold::Hold;
 pub use id::{Frame, MAX_NODES, MAX_PROCESSORS, NodeId, NodeSet, ProcessorId, ProcessorSet};
 pub use inspect::{PageInfo, RegionUsage};
-pub use policy::{Arrival, Departure, Lru, Policy};
+pub use policy::{
+    Arrival, Departure, Dip, EvictionPolicy, Fifo16, Lru, NextUse, Policy, UnknownPolicy,
+};
 pub use processor::Processor;
 pub use region::RegionInfo;
 pub use remap::{Remap, RemapAnswer, RemapCause, RemapSubscriber, Subscription};

@@ -24,7 +24,7 @@ use crate::driver::{Device, DriverError, Extent};
 use crate::list::FrameList;
 use crate::sync::{Condvar, Deadline, Mutex, MutexGuard, Rank};
 use crate::{
-    Arrival, Batch, Clock, Departure, Frame, FrameNr, Lru, MoveCause, MovedBy, NodeId, OutOfMemory,
+    Arrival, Batch, Clock, Departure, Frame, FrameNr, MoveCause, MovedBy, NodeId, OutOfMemory,
     PageNr, Policy,
 };
 
@@ -122,7 +122,12 @@ pub(crate) struct FrameCounts {
 impl Node {
     /// A node that holds no frame yet. Metadata for all frames it can have is made here, so that
     /// nothing is allocated later.
-    pub(crate) fn new(id: NodeId, device: Arc<dyn Device>, capacity: u32) -> Self {
+    pub(crate) fn new(
+        id: NodeId,
+        device: Arc<dyn Device>,
+        capacity: u32,
+        policy: Box<dyn Policy>,
+    ) -> Self {
         let absent = FrameMeta {
             owner: PageNr(0),
             place: FramePlace::Absent,
@@ -146,7 +151,7 @@ impl Node {
                 meta: vec![absent; capacity as usize],
                 free: FrameList::with_capacity(capacity),
                 spare: FrameList::with_capacity(capacity),
-                policy: Box::new(Lru::new(capacity)),
+                policy,
                 count,
                 pinned_frames: 0,
                 pin_limit: capacity,
@@ -170,7 +175,9 @@ impl Node {
         let mut guard = self.lists.lock();
         let lists = &mut *guard;
         lists.policy.victims(&mut |nr| {
-            if let Some(meta) = lists.meta.get(nr.0 as usize) {
+            // A policy may offer what it likes.
+            let meta = lists.meta.get(nr.0 as usize);
+            if let Some(meta) = meta.filter(|meta| meta.place == FramePlace::Active) {
                 policy.mapped(nr, meta.owner, Arrival::Returned);
             }
             true

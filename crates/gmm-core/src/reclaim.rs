@@ -179,14 +179,12 @@ impl Space {
         Ok(evicted)
     }
 
-    /// Has another policy choose which pages leave `node` when it is full, instead of [`Lru`].
-    /// `make` is given how many frames the node can have, so that the policy need not allocate
-    /// later.
+    /// Has another policy choose which pages leave `node` when it is full, instead of that of
+    /// [`Config::policy`](crate::Config::policy). `make` is given how many frames the node can
+    /// have, so that the policy need not allocate later.
     ///
     /// # Errors
     /// [`Error::UnknownNode`](crate::Error::UnknownNode).
-    ///
-    /// [`Lru`]: crate::Lru
     pub fn set_policy(
         &self,
         node: NodeId,
