@@ -30,7 +30,7 @@ impl Space {
         let frame =
             m.copy_on(processor.node).expect("a mapped page has a copy on the mapper's node");
         let mut clear = [Clear { page, frame, was_empty: false }];
-        processor.mmu.pmap_clear(&mut clear).map_err(|partial| {
+        self.pmap_clear(processor, &mut clear).map_err(|partial| {
             m.set_unsure(m.is_unsure() || partial.error == DriverError::Timeout);
             mmu_error(processor, "unmap", page, partial.error)
         })?;
@@ -116,7 +116,7 @@ impl Space {
         frame: Frame,
         protection: Protection,
     ) -> Result<()> {
-        let entered = processor.mmu.pmap_enter(&[Enter::local(page, frame, protection)]);
+        let entered = self.pmap_enter(processor, &[Enter::local(page, frame, protection)]);
         // Where read-only mappings can't be had, the core must count on writes.
         let writable = protection == Protection::ReadWrite || !processor.maps_read_only();
         match entered {

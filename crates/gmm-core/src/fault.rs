@@ -16,8 +16,9 @@ use crate::driver::{Access, Enter, Protection};
 use crate::entry::{Entry, EntryGuard, Mapping};
 use crate::node::{Node, TransitFrame};
 use crate::space::Space;
-use crate::stats::{Event, Outcome};
+use crate::stats::{Event, FaultOutcome};
 use crate::sync::Deadline;
+use crate::trace::TraceEvent;
 use crate::transfer::give_up;
 use crate::{
     Arrival, Error, Frame, MovedBy, NodeId, PageNr, Processor, ProcessorId, Result, VirtAddr,
@@ -35,12 +36,12 @@ pub enum Resolved {
     Again,
 }
 
-impl From<Outcome> for Resolved {
-    fn from(outcome: Outcome) -> Self {
+impl From<FaultOutcome> for Resolved {
+    fn from(outcome: FaultOutcome) -> Self {
         match outcome {
-            Outcome::Copied | Outcome::ZeroFilled | Outcome::Mapped => Self::Entered,
-            Outcome::Coalesced => Self::AlreadyUsable,
-            Outcome::Throttled | Outcome::Failed => Self::Again,
+            FaultOutcome::Copied | FaultOutcome::ZeroFilled | FaultOutcome::Mapped => Self::Entered,
+            FaultOutcome::Coalesced => Self::AlreadyUsable,
+            FaultOutcome::Throttled | FaultOutcome::Failed => Self::Again,
         }
     }
 }
@@ -99,14 +100,16 @@ impl Space {
         if let Err(error) = result {
             self.poison(processor, page, generation, error);
         }
-        let outcome = result.unwrap_or(Outcome::Failed);
-        let took = self.clock.now().saturating_sub(begun);
-        self.stats.count_fault(processor, access, outcome, took);
+        let outcome = result.unwrap_or(FaultOutcome::Failed);
+        let ended = self.clock.now();
+        self.stats.count_fault(processor, access, outcome, ended.saturating_sub(begun));
+        let processor = processor.id;
+        self.tell(begun, ended, || TraceEvent::Fault { processor, addr, access, outcome });
         result.map(Resolved::from)
     }
 
     /// Serves a want: steps 1 to 5.
-    pub(crate) fn resolve(&self, entry: &Entry, want: &Want<'_>) -> Result<Outcome> {
+    pub(crate) fn resolve(&self, entry: &Entry, want: &Want<'_>) -> Result<FaultOutcome> {
         let mut spare = Spare::default();
         let mut held_until = None;
         let mut tries = 0;
@@ -137,7 +140,7 @@ impl Space {
                     let holder = self.known_node(node);
                     holder.wait(holder.changes(), self.soon(), &*self.clock);
                     if deadline.left(&*self.clock).is_none() {
-                        return if patient { Err(error) } else { Ok(Outcome::Throttled) };
+                        return if patient { Err(error) } else { Ok(FaultOutcome::Throttled) };
                     }
                 }
                 Err(Error::Thrashing { .. }) => tries += 1,
@@ -207,7 +210,7 @@ impl Space {
     }
 
     /// Step 1, done: make sure that the processor sees what the entry says.
-    fn confirm(&self, m: &mut Mapping, want: &Want<'_>) -> Result<Outcome> {
+    fn confirm(&self, m: &mut Mapping, want: &Want<'_>) -> Result<FaultOutcome> {
         let frame = m.copy_on(want.node.id).expect("a usable page has a copy on its node");
         match (want.cause, want.processor) {
             (Cause::Fault, Some(p)) => {
@@ -223,12 +226,12 @@ impl Space {
             (Cause::Hold, _) => want.node.pin(frame.nr),
             _ => want.node.touch(frame.nr, Arrival::Hint),
         }
-        Ok(Outcome::Coalesced)
+        Ok(FaultOutcome::Coalesced)
     }
 
     /// Steps 4 and 5, on a locked entry that the processor can't use as it is. `spare` has what
     /// [`Space::lacking`] asks for.
-    fn serve(&self, m: &mut Mapping, want: &Want<'_>, spare: Spare<'_>) -> Result<Outcome> {
+    fn serve(&self, m: &mut Mapping, want: &Want<'_>, spare: Spare<'_>) -> Result<FaultOutcome> {
         let exclusive = self.wants_exclusive(want);
         if let Some(node) = self.holder(m, want.node.id, want.processor, exclusive) {
             return Err(Error::PageHeld { addr: want.page.start(), node });
@@ -259,7 +262,7 @@ impl Space {
         want: &Want<'_>,
         frame: Frame,
         exclusive: bool,
-    ) -> Result<Outcome> {
+    ) -> Result<FaultOutcome> {
         if exclusive {
             self.drop_copies(m, want.page, |c| c.node != want.node.id);
         }
@@ -270,7 +273,7 @@ impl Space {
         }
         let why = if want.cause == Cause::Prefetch { Arrival::Hint } else { Arrival::Fault };
         want.node.touch(frame.nr, why);
-        Ok(Outcome::Mapped)
+        Ok(FaultOutcome::Mapped)
     }
 
     /// The page has no copy here: zero-fill or copy into the spare frame, map it, record it.
@@ -280,14 +283,21 @@ impl Space {
         want: &Want<'_>,
         spare: Spare<'_>,
         exclusive: bool,
-    ) -> Result<Outcome> {
+    ) -> Result<FaultOutcome> {
         let page = want.page;
         let source = m.source();
         let from = source.map_or(want.node.id, |s| s.node);
         let frame = spare.target.ok_or_else(|| self.thrashing(want))?;
-        let frame = self
-            .fill(source, frame, spare.bounce)
-            .map_err(|cause| transfer_error(page, from, want.node, cause))?;
+        let begun = self.begin();
+        let filled = self.fill(source, frame, spare.bounce);
+        self.end(begun, || {
+            let (to, cause, ok) = (want.node.id, want.cause, filled.is_ok());
+            match source {
+                Some(_) => TraceEvent::Copy { from, to, cause, page, nr_pages: 1, ok },
+                None => TraceEvent::Zero { node: to, page, ok },
+            }
+        });
+        let frame = filled.map_err(|cause| transfer_error(page, from, want.node, cause))?;
         let target = frame.frame();
         let alone = exclusive || source.is_none();
         if !alone {
@@ -316,7 +326,7 @@ impl Space {
         if want.cause == Cause::Prefetch {
             self.stats.count(want.node.id, Event::Prefetched);
         }
-        Ok(source.map_or(Outcome::ZeroFilled, |_| Outcome::Copied))
+        Ok(source.map_or(FaultOutcome::ZeroFilled, |_| FaultOutcome::Copied))
     }
 
     fn thrashing(&self, want: &Want<'_>) -> Error {

@@ -32,8 +32,10 @@ mod buffer;
 mod builder;
 mod error;
 mod manager;
+pub mod metrics;
 mod report;
 mod size;
+mod trace;
 mod xpu;
 
 pub use advice::Advice;
@@ -42,12 +44,14 @@ pub use builder::Builder;
 pub use error::{Error, Result};
 pub use gmm_core::driver::{Access, Protection};
 pub use gmm_core::{
-    NodeId, NodeStats, OutOfMemory, PAGE_SIZE, PageInfo, PageRange, PageState, RegionInfo,
-    RegionUsage, Snapshot, VirtAddr,
+    Bucket, CopyInfo, FaultCounts, FaultOutcome, Histogram, MoveCause, Moved, MovedBy, NodeId,
+    NodeStats, OutOfMemory, PAGE_SIZE, PageInfo, PageRange, PageState, ProcessorId, ProcessorSet,
+    ProcessorStats, RegionInfo, RegionUsage, Run, Snapshot, VirtAddr,
 };
 pub use gmm_cpu::probe;
 pub use gmm_hostxpu::{self as hostxpu, KernelArgs};
 pub use manager::{Gmm, MapFlags};
 pub use report::Report;
 pub use size::{GIB, KIB, MIB, display_bytes};
+pub use trace::{TraceGuard, TraceSummary};
 pub use xpu::{Held, HostXpu, Kernel, Launch, Module, Stream, Xpu};
