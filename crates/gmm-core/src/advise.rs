@@ -2,8 +2,10 @@
 
 use crate::driver::{Access, DriverError};
 use crate::fault::{Cause, Want};
+use crate::remap::RemapCause;
 use crate::space::Space;
 use crate::stats::Event;
+use crate::trace::TraceEvent;
 use crate::{Error, NodeId, PageNr, PageRange, Processor, ProcessorSet, Result, VirtAddr};
 
 impl Space {
@@ -17,6 +19,7 @@ impl Space {
     /// holds it for longer than [`Config::hold_wait`](crate::Config::hold_wait); the pages before
     /// it have moved.
     pub fn prefetch(&self, addr: VirtAddr, len_bytes: u64, node: NodeId) -> Result<()> {
+        let begun = self.begin();
         let range = PageRange::covering(addr, len_bytes)?;
         let target = self.node(node)?;
         let refused_by = {
@@ -56,6 +59,8 @@ impl Space {
                 self.resolve(entry, &want)?;
             }
         }
+        let (page, nr_pages) = (range.start, range.nr_pages);
+        self.end(begun, || TraceEvent::Prefetch { node, page, nr_pages });
         Ok(())
     }
 
@@ -65,9 +70,11 @@ impl Space {
     ///
     /// # Errors
     /// Before anything is dropped: [`Error::ZeroLength`], [`Error::AddressOverflow`],
-    /// [`Error::NotMapped`]. Later, [`Error::PageHeld`], [`Error::PageBusy`] or [`Error::Mmu`] for
-    /// the page that could not be dropped; the pages before it have been.
+    /// [`Error::NotMapped`]. Later, [`Error::PageHeld`], [`Error::PagePinned`],
+    /// [`Error::PageKept`], [`Error::PageBusy`] or [`Error::Mmu`] for the page that could not be
+    /// dropped; the pages before it have been.
     pub fn discard(&self, addr: VirtAddr, len_bytes: u64) -> Result<()> {
+        let begun = self.begin();
         self.regions.lock().covering(PageRange::covering(addr, len_bytes)?)?;
         let range = PageRange::within(addr, len_bytes)?;
         for (page, entry) in self.table.entries(range) {
@@ -77,11 +84,15 @@ impl Space {
             }
         }
         self.trim_host();
+        let (page, nr_pages) = (range.start, range.nr_pages);
+        self.end(begun, || TraceEvent::Discard { page, nr_pages });
         Ok(())
     }
 
     fn discard_page(&self, m: &mut crate::entry::Mapping, page: PageNr) -> Result<()> {
         self.check_unheld(m, page)?;
+        self.check_unpinned(m, page, None)?;
+        self.ask(m, page, RemapCause::Discard, |_| true)?;
         self.unpoison(m, page);
         self.clear(m, page, m.mapped())?;
         for copy in m.copies() {
