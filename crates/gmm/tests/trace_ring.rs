@@ -1,5 +1,6 @@
 //! The trace's ring under every interleaving of its two threads, and every reordering that the
-//! memory model allows (loom).
+//! memory model allows: `ci/loom.sh`.
+#![cfg(loom)]
 
 mod atomic {
     pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
