@@ -31,6 +31,7 @@ mod advice;
 mod buffer;
 mod builder;
 mod error;
+mod hints;
 mod manager;
 mod report;
 mod size;
@@ -42,11 +43,12 @@ pub use builder::Builder;
 pub use error::{Error, Result};
 pub use gmm_core::driver::{Access, Protection};
 pub use gmm_core::{
-    NodeId, NodeStats, OutOfMemory, PAGE_SIZE, PageInfo, PageRange, PageState, RegionInfo,
-    RegionUsage, Snapshot, VirtAddr,
+    Attributes, NodeId, NodeStats, OutOfMemory, PAGE_SIZE, PageInfo, PageRange, PageState,
+    RegionInfo, RegionUsage, Remap, RemapAnswer, RemapCause, RemapSubscriber, Snapshot, VirtAddr,
 };
 pub use gmm_cpu::probe;
 pub use gmm_hostxpu::{self as hostxpu, KernelArgs};
+pub use hints::Subscription;
 pub use manager::{Gmm, MapFlags};
 pub use report::Report;
 pub use size::{GIB, KIB, MIB, display_bytes};
