@@ -34,6 +34,7 @@ mod advice;
 mod buffer;
 mod builder;
 mod error;
+mod hints;
 mod manager;
 pub mod metrics;
 mod report;
@@ -47,12 +48,14 @@ pub use builder::Builder;
 pub use error::{Error, Result};
 pub use gmm_core::driver::{Access, Protection};
 pub use gmm_core::{
-    Bucket, CopyInfo, FaultCounts, FaultOutcome, Histogram, MoveCause, Moved, MovedBy, NodeId,
-    NodeStats, OutOfMemory, PAGE_SIZE, PageInfo, PageRange, PageState, ProcessorId, ProcessorSet,
-    ProcessorStats, RegionInfo, RegionUsage, Run, Snapshot, VirtAddr,
+    Attributes, Bucket, CopyInfo, FaultCounts, FaultOutcome, Histogram, MoveCause, Moved, MovedBy,
+    NodeId, NodeStats, OutOfMemory, PAGE_SIZE, PageInfo, PageRange, PageState, ProcessorId,
+    ProcessorSet, ProcessorStats, RegionInfo, RegionUsage, Remap, RemapAnswer, RemapCause,
+    RemapSubscriber, Run, Snapshot, VirtAddr,
 };
 pub use gmm_cpu::probe;
 pub use gmm_hostxpu::{self as hostxpu, KernelArgs};
+pub use hints::Subscription;
 pub use manager::{Gmm, MapFlags};
 pub use report::Report;
 pub use size::{GIB, KIB, MIB, display_bytes};

@@ -88,6 +88,8 @@ pub struct DeviceOptions {
     pub fabric: Option<u64>,
     /// How many frames one `import` hands over at most.
     pub import_limit: u32,
+    /// Whether processors of other nodes can map its frames (never those that move).
+    pub handles: bool,
     /// Whether an import hands over single frames in descending order instead of one run.
     pub scattered: bool,
     /// What is wrong with it.
@@ -115,6 +117,7 @@ impl DeviceOptions {
             completion: Completion::default(),
             fabric: None,
             import_limit: 16,
+            handles: true,
             scattered: false,
             defect: None,
         }
