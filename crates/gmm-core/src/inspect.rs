@@ -115,6 +115,10 @@ impl Space {
                 evicted_pages: get(Event::Evicted),
                 evicted_clean_pages: get(Event::EvictedClean),
                 discarded_pages: get(Event::Discarded),
+                frames_found_free: get(Event::FrameFree),
+                frames_reclaimed: get(Event::FrameReclaimed),
+                laundered_pages: get(Event::Laundered),
+                reclaimer_wakeups: counts.reclaimer_wakeups,
             }
         });
         Snapshot { nodes: stats.collect(), migrated_bytes }

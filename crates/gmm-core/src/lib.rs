@@ -31,6 +31,7 @@
 
 mod addr;
 mod advise;
+mod background;
 mod batch;
 mod clock;
 mod coherence;
@@ -42,6 +43,7 @@ mod fault;
 mod hold;
 mod id;
 mod inspect;
+mod launder;
 mod list;
 mod node;
 mod policy;
@@ -57,6 +59,7 @@ mod transfer;
 mod unmap;
 
 pub use addr::{FrameNr, HostAddr, PAGE_SHIFT, PAGE_SIZE, PageNr, PageRange, VirtAddr};
+pub use background::Stop;
 pub use batch::Batch;
 pub use clock::Clock;
 pub use config::Config;

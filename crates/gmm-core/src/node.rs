@@ -17,12 +17,17 @@
 //! # Lock order
 //! The list lock is the last: nothing is called, and no other lock taken, while it is held.
 
+mod watermarks;
+
 use std::sync::Arc;
 
 use crate::driver::{Device, DriverError, Extent};
 use crate::list::FrameList;
 use crate::sync::{Condvar, Deadline, Mutex, MutexGuard, Rank};
-use crate::{Batch, Clock, Frame, FrameNr, Lru, NodeId, OutOfMemory, PageNr, Policy};
+use crate::{Batch, Clock, Config, Frame, FrameNr, Lru, NodeId, OutOfMemory, PageNr, Policy};
+
+use watermarks::{Reclaimer, Watermarks};
+pub(crate) use watermarks::{Rest, Task};
 
 const FRAMES_RANK: u8 = Rank::Frames as u8;
 
@@ -48,6 +53,8 @@ struct FrameMeta {
     distrusted: bool,
     /// Another node has an equal copy: what a pinned frame will be once it is not.
     spare: bool,
+    /// Counts mapping events, so that one between an offer and the entry's lock is noticed.
+    uses: u8,
     pins: u32,
 }
 
@@ -61,6 +68,8 @@ struct Lists {
     count: [u32; NR_PLACES],
     peak_resident: u32,
     importing: bool,
+    /// The device had none when it was last asked.
+    import_dry: bool,
     /// Frames on their way back to the device: an import may not get them yet.
     releasing: u32,
     import_error: Option<DriverError>,
@@ -68,14 +77,26 @@ struct Lists {
     waiters: u32,
     /// Counts the events that [`Node::wait`] waits for.
     changes: u64,
+    reclaimer: Reclaimer,
 }
 
 pub(crate) struct Node {
     pub(crate) id: NodeId,
     pub(crate) device: Arc<dyn Device>,
     capacity: u32,
+    watermarks: Watermarks,
     lists: Mutex<Lists, FRAMES_RANK>,
     changed: Condvar,
+    /// Where the thread that keeps frames free sleeps.
+    work: Condvar,
+}
+
+/// A frame that could be evicted, as a policy offers it.
+#[derive(Clone, Copy)]
+pub(crate) struct Offer {
+    pub(crate) nr: FrameNr,
+    pub(crate) page: PageNr,
+    uses: u8,
 }
 
 /// What became of asking a device for frames.
@@ -100,17 +121,19 @@ pub(crate) struct FrameCounts {
     pub(crate) in_transit: u32,
     pub(crate) lost: u32,
     pub(crate) peak_resident: u32,
+    pub(crate) reclaimer_wakeups: u64,
 }
 
 impl Node {
     /// A node that holds no frame yet. Metadata for all frames it can have is made here, so that
     /// nothing is allocated later.
-    pub(crate) fn new(id: NodeId, device: Arc<dyn Device>, capacity: u32) -> Self {
+    pub(crate) fn new(id: NodeId, device: Arc<dyn Device>, capacity: u32, config: &Config) -> Self {
         let absent = FrameMeta {
             owner: PageNr(0),
             place: FramePlace::Absent,
             distrusted: false,
             spare: false,
+            uses: 0,
             pins: 0,
         };
         let mut count = [0; NR_PLACES];
@@ -119,6 +142,7 @@ impl Node {
             id,
             device,
             capacity,
+            watermarks: Watermarks::new(config, capacity),
             lists: Mutex::new(Lists {
                 meta: vec![absent; capacity as usize],
                 free: FrameList::with_capacity(capacity),
@@ -127,12 +151,15 @@ impl Node {
                 count,
                 peak_resident: 0,
                 importing: false,
+                import_dry: false,
                 releasing: 0,
                 import_error: None,
                 waiters: 0,
                 changes: 0,
+                reclaimer: Reclaimer::default(),
             }),
             changed: Condvar::new(),
+            work: Condvar::new(),
         }
     }
 
@@ -163,14 +190,14 @@ impl Node {
     }
 
     /// A free frame, if there are more than `keep`.
-    fn pop_free_beyond(&self, keep: u32) -> Option<TransitFrame<'_>> {
+    pub(crate) fn pop_free_beyond(&self, keep: u32) -> Option<TransitFrame<'_>> {
         let mut lists = self.lists.lock();
-        if lists.free.len() <= keep {
-            return None;
+        let nr = (lists.free.len() > keep).then(|| lists.free.pop_back()).flatten();
+        if let Some(nr) = nr {
+            lists.set_place(nr, FramePlace::Transit);
         }
-        let nr = lists.free.pop_back()?;
-        lists.set_place(nr, FramePlace::Transit);
-        Some(TransitFrame { node: self, nr })
+        self.tell_if_low(&mut lists, nr.is_some());
+        nr.map(|nr| TransitFrame { node: self, nr })
     }
 
     /// Asks the device for up to `nr_frames` more, unless another thread is asking already.
@@ -190,6 +217,7 @@ impl Node {
         let answer = self.device.import(self.id, wanted, &mut extents);
         let mut lists = self.lists.lock();
         lists.importing = false;
+        lists.import_dry = extents.is_empty();
         lists.import_error = answer.err();
         let mut result = Import::Nothing;
         for extent in extents.iter() {
@@ -248,9 +276,11 @@ impl Node {
     /// A mapping event: the frame goes to the hot end.
     pub(crate) fn touch(&self, nr: FrameNr) {
         let mut lists = self.lists.lock();
+        lists.meta[nr.0 as usize].uses = lists.meta[nr.0 as usize].uses.wrapping_add(1);
         if lists.meta[nr.0 as usize].place == FramePlace::Active {
             lists.policy.mapped(nr);
         }
+        self.note_activity(&mut lists);
     }
 
     /// Says that another node has (or has no longer) an equal copy of the frame's page, so that
@@ -307,23 +337,43 @@ impl Node {
 
     /// Frames that could be evicted, with the pages they hold, the best victims first: spare
     /// copies, and active frames unless `spare_only`. Only an offer: by the time the caller has
-    /// an entry's lock the frame may be another page's.
-    pub(crate) fn victims<const N: usize>(&self, spare_only: bool) -> Batch<(FrameNr, PageNr), N> {
+    /// an entry's lock the frame may be another page's, or have been used.
+    pub(crate) fn victims<const N: usize>(&self, spare_only: bool) -> Batch<Offer, N> {
         let lists = self.lists.lock();
         let mut offered = Batch::new();
         for nr in lists.spare.iter().take(N) {
-            offered.push((nr, lists.meta[nr.0 as usize].owner));
+            offered.extend(lists.offer(nr));
         }
         if !spare_only && !offered.is_full() {
             lists.policy.victims(&mut |nr| {
-                // A policy may offer what it likes; what can't go is left where it is.
-                if let Some(meta) = lists.meta.get(nr.0 as usize) {
-                    offered.push((nr, meta.owner));
-                }
+                offered.extend(lists.offer(nr));
                 !offered.is_full()
             });
         }
         offered
+    }
+
+    /// Active frames from the `skip`-th on, in the order in which they would be evicted, as
+    /// [`Node::victims`].
+    pub(crate) fn victims_after<const N: usize>(&self, skip: u32) -> Batch<Offer, N> {
+        let lists = self.lists.lock();
+        let (mut offered, mut at) = (Batch::new(), 0);
+        lists.policy.victims(&mut |nr| {
+            if at >= skip {
+                offered.extend(lists.offer(nr));
+            }
+            at += 1;
+            !offered.is_full()
+        });
+        offered
+    }
+
+    /// Whether a frame that was offered can go: nobody has used or pinned it meanwhile. The caller
+    /// holds its page's entry lock.
+    pub(crate) fn is_unused_since(&self, offer: Offer) -> bool {
+        let lists = self.lists.lock();
+        let meta = &lists.meta[offer.nr.0 as usize];
+        meta.uses == offer.uses && meta.place != FramePlace::Pinned
     }
 
     /// The number to give to [`Node::wait`]: what happens after this call is not missed.
@@ -367,6 +417,7 @@ impl Node {
             in_transit: count(FramePlace::Transit),
             lost: count(FramePlace::Lost),
             peak_resident: lists.peak_resident,
+            reclaimer_wakeups: lists.reclaimer.wakeups,
         }
     }
 
@@ -408,6 +459,12 @@ impl Node {
 }
 
 impl Lists {
+    /// A policy may offer what it likes; what can't go is left where it is.
+    fn offer(&self, nr: FrameNr) -> Option<Offer> {
+        let meta = self.meta.get(nr.0 as usize)?;
+        Some(Offer { nr, page: meta.owner, uses: meta.uses })
+    }
+
     fn set_place(&mut self, nr: FrameNr, place: FramePlace) {
         let old = core::mem::replace(&mut self.meta[nr.0 as usize].place, place);
         self.count[old as usize] -= 1;
@@ -437,8 +494,10 @@ impl TransitFrame<'_> {
         let mut lists = self.node.lists.lock();
         lists.meta[self.nr.0 as usize].owner = page;
         lists.meta[self.nr.0 as usize].spare = false;
+        lists.meta[self.nr.0 as usize].uses = lists.meta[self.nr.0 as usize].uses.wrapping_add(1);
         lists.set_place(self.nr, FramePlace::Active);
         lists.policy.mapped(self.nr);
+        self.node.note_activity(&mut lists);
         self.node.announce(&mut lists);
         drop(lists);
         core::mem::forget(self);

@@ -116,7 +116,8 @@ impl Space {
         device.set_first_node(first);
         for (i, description) in descriptions.iter().enumerate() {
             let id = NodeId((nr_nodes + i) as u8);
-            let node = Node::new(id, Arc::clone(&device), description.capacity_frames);
+            let node =
+                Node::new(id, Arc::clone(&device), description.capacity_frames, &self.config);
             assert!(self.nodes[id.index()].set(node).is_ok(), "node {id} was made twice");
         }
         setup.nr_nodes += descriptions.len();

@@ -20,6 +20,9 @@ struct NodeCounters {
     evicted: AtomicU64,
     evicted_clean: AtomicU64,
     discarded: AtomicU64,
+    frames_free: AtomicU64,
+    frames_reclaimed: AtomicU64,
+    laundered: AtomicU64,
     /// Pages of regions unmapped since that a processor of the node had touched.
     touched_before: AtomicU64,
 }
@@ -43,6 +46,12 @@ pub(crate) enum Event {
     EvictedClean,
     /// A copy on it was dropped by `DONTNEED`.
     Discarded,
+    /// Who needed a frame of it found one free (or its device had one).
+    FrameFree,
+    /// Who needed a frame of it had to evict a page first.
+    FrameReclaimed,
+    /// A page on it was copied to host memory ahead of its eviction.
+    Laundered,
     /// A page that its processors had touched was unmapped.
     TouchedBefore,
 }
@@ -58,6 +67,9 @@ impl NodeCounters {
             Event::Evicted => &self.evicted,
             Event::EvictedClean => &self.evicted_clean,
             Event::Discarded => &self.discarded,
+            Event::FrameFree => &self.frames_free,
+            Event::FrameReclaimed => &self.frames_reclaimed,
+            Event::Laundered => &self.laundered,
             Event::TouchedBefore => &self.touched_before,
         }
     }
@@ -138,4 +150,12 @@ pub struct NodeStats {
     pub evicted_clean_pages: u64,
     /// Copies dropped by `DONTNEED`.
     pub discarded_pages: u64,
+    /// How often who needed a frame found one free, or got one from the device.
+    pub frames_found_free: u64,
+    /// How often who needed a frame had to evict a page first.
+    pub frames_reclaimed: u64,
+    /// Pages copied to host memory in idle time, ahead of their eviction.
+    pub laundered_pages: u64,
+    /// How often background reclaim has woken up.
+    pub reclaimer_wakeups: u64,
 }
