@@ -84,6 +84,6 @@ impl Space {
     /// Evicts up to `nr_frames` pages, as one batch; says whether any went.
     fn refill(&self, node: &Node, nr_frames: u32) -> bool {
         // The frame that it gets goes to the free list, where the others are.
-        matches!(self.reclaim(node, nr_frames), Round::Got(_))
+        matches!(self.reclaim(node, nr_frames), Round::Got { .. })
     }
 }

@@ -6,7 +6,8 @@ use crate::entry::{MAX_COPIES, Mapping};
 use crate::node::Node;
 use crate::space::Space;
 use crate::{
-    Error, Frame, MAX_PROCESSORS, NodeId, PageNr, Processor, ProcessorId, ProcessorSet, Result,
+    Departure, Error, Frame, MAX_PROCESSORS, NodeId, PageNr, Processor, ProcessorId, ProcessorSet,
+    Result,
 };
 
 /// Whether the data survived: an application may have discarded a page behind the core's back.
@@ -114,7 +115,7 @@ impl Space {
         frame: Frame,
         protection: Protection,
     ) -> Result<()> {
-        let entered = processor.mmu.pmap_enter(&[Enter { page, frame, protection }]);
+        let entered = processor.mmu.pmap_enter(&[Enter::local(page, frame, protection)]);
         // Where read-only mappings can't be had, the core must count on writes.
         let writable = protection == Protection::ReadWrite || !processor.maps_read_only();
         match entered {
@@ -142,7 +143,7 @@ impl Space {
         };
         for node in nodes.into_iter().flatten() {
             if let Some(frame) = m.remove_copy(node) {
-                drop(self.known_node(node).take_back(frame.nr, page));
+                drop(self.known_node(node).take_back(frame.nr, page, Departure::Gone));
             }
         }
         self.note_spare(m);

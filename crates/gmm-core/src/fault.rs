@@ -19,7 +19,7 @@ use crate::space::Space;
 use crate::stats::Event;
 use crate::sync::Deadline;
 use crate::transfer::give_up;
-use crate::{Error, Frame, NodeId, PageNr, Processor, ProcessorId, Result, VirtAddr};
+use crate::{Arrival, Error, Frame, NodeId, PageNr, Processor, ProcessorId, Result, VirtAddr};
 
 /// How a fault was resolved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,14 +33,8 @@ pub enum Resolved {
     Again,
 }
 
-/// Why a page is wanted somewhere.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Cause {
-    Fault,
-    Prefetch,
-    /// A launch holds it: pin it too.
-    Hold,
-}
+/// Why a page is wanted somewhere. One that is wanted for a `Hold` is pinned, too.
+pub(crate) use crate::stats::MoveCause as Cause;
 
 /// Who wants which page, where, for what.
 #[derive(Clone, Copy)]
@@ -208,7 +202,7 @@ impl Space {
         match (want.cause, want.processor) {
             (Cause::Fault, Some(p)) => {
                 let protection = mapping_protection(m, p);
-                let mapping = Enter { page: want.page, frame, protection };
+                let mapping = Enter::local(want.page, frame, protection);
                 p.mmu.revalidate(mapping, want.addr).map_err(|cause| Error::Mmu {
                     processor: p.id,
                     operation: "revalidate",
@@ -217,7 +211,7 @@ impl Space {
                 })?;
             }
             (Cause::Hold, _) => want.node.pin(frame.nr),
-            _ => want.node.touch(frame.nr),
+            _ => want.node.touch(frame.nr, Arrival::Hint),
         }
         Ok(Resolved::AlreadyUsable)
     }
@@ -264,7 +258,8 @@ impl Space {
             let alone = m.nr_copies() == 1;
             self.enter(m, want.page, p, frame, protection_for(m, alone))?;
         }
-        want.node.touch(frame.nr);
+        let why = if want.cause == Cause::Prefetch { Arrival::Hint } else { Arrival::Fault };
+        want.node.touch(frame.nr, why);
         Ok(())
     }
 
@@ -300,11 +295,12 @@ impl Space {
         if alone {
             self.drop_copies(m, page, |_| true);
         }
-        m.add_copy(frame.activate(page));
+        let why = if want.cause == Cause::Prefetch { Arrival::Prefetch } else { Arrival::Fault };
+        m.add_copy(frame.activate(page, why));
         self.note_spare(m);
         match source {
             None => self.stats.count(want.node.id, Event::Zeroed),
-            Some(_) => self.stats.count_copy(from, want.node.id),
+            Some(_) => self.stats.count_copy(from, want.node.id, want.cause),
         }
         if want.cause == Cause::Prefetch {
             self.stats.count(want.node.id, Event::Prefetched);

@@ -4,10 +4,10 @@ use crate::driver::Protection;
 use crate::entry::{Mapping, PageState};
 use crate::node::FramePlace;
 use crate::space::Space;
-use crate::stats::Event;
+use crate::stats::{Event, MoveCause};
 use crate::{
-    Frame, FrameNr, MAX_NODES, NodeStats, PageNr, PageRange, ProcessorSet, RegionInfo, Snapshot,
-    VirtAddr,
+    Frame, FrameNr, MAX_NODES, NodeId, NodeStats, PageNr, PageRange, ProcessorSet, RegionInfo,
+    Snapshot, VirtAddr,
 };
 
 /// One page, as it was at the moment of asking.
@@ -117,7 +117,11 @@ impl Space {
                 discarded_pages: get(Event::Discarded),
                 frames_found_free: get(Event::FrameFree),
                 frames_reclaimed: get(Event::FrameReclaimed),
-                laundered_pages: get(Event::Laundered),
+                laundered_pages: self.stats.copied_for(
+                    node.id,
+                    NodeId::HOST,
+                    MoveCause::Laundering,
+                ),
                 reclaimer_wakeups: counts.reclaimer_wakeups,
             }
         });

@@ -5,8 +5,8 @@
 use crate::node::{Node, Offer, TransitFrame};
 use crate::reclaim::Victim;
 use crate::space::Space;
-use crate::stats::Event;
-use crate::{Batch, Frame, NodeId, Result};
+use crate::stats::MoveCause;
+use crate::{Arrival, Batch, Frame, NodeId, Result};
 
 /// How many pages are copied at a time: so long may a fault on one of them have to wait.
 const MAX_PAGES: usize = 4;
@@ -39,10 +39,9 @@ impl Space {
             self.save_victims(node, &mut pages);
             for Victim { page, mut entry, refuge, .. } in pages {
                 let Some(refuge) = refuge else { continue };
-                entry.add_copy(refuge.activate(page));
+                entry.add_copy(refuge.activate(page, Arrival::Evicted));
                 self.note_spare(&entry);
-                self.stats.count_copy(node.id, NodeId::HOST);
-                self.stats.count(node.id, Event::Laundered);
+                self.stats.count_copy(node.id, NodeId::HOST, MoveCause::Laundering);
                 laundered += 1;
             }
             if !offers.is_full() {

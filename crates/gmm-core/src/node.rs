@@ -24,7 +24,10 @@ use std::sync::Arc;
 use crate::driver::{Device, DriverError, Extent};
 use crate::list::FrameList;
 use crate::sync::{Condvar, Deadline, Mutex, MutexGuard, Rank};
-use crate::{Batch, Clock, Config, Frame, FrameNr, Lru, NodeId, OutOfMemory, PageNr, Policy};
+use crate::{
+    Arrival, Batch, Clock, Config, Departure, Frame, FrameNr, Lru, NodeId, OutOfMemory, PageNr,
+    Policy,
+};
 
 use watermarks::{Reclaimer, Watermarks};
 pub(crate) use watermarks::{Rest, Task};
@@ -170,14 +173,17 @@ impl Node {
     /// From now on `policy` says who leaves. It is told of the pages that are here, the best
     /// victims of its predecessor first.
     pub(crate) fn set_policy(&self, mut policy: Box<dyn Policy>) {
-        let mut lists = self.lists.lock();
+        let mut guard = self.lists.lock();
+        let lists = &mut *guard;
         lists.policy.victims(&mut |nr| {
-            policy.mapped(nr);
+            if let Some(meta) = lists.meta.get(nr.0 as usize) {
+                policy.mapped(nr, meta.owner, Arrival::Returned);
+            }
             true
         });
         core::mem::swap(&mut lists.policy, &mut policy);
         // Its memory is given back with no lock held.
-        drop(lists);
+        drop(guard);
     }
 
     fn frame(&self, nr: FrameNr) -> Frame {
@@ -254,7 +260,12 @@ impl Node {
 
     /// Takes back a frame that holds `page`'s data, to move or free it; `None` if it is lost. The
     /// caller holds the page's entry lock and has removed the frame from the entry's copies.
-    pub(crate) fn take_back(&self, nr: FrameNr, page: PageNr) -> Option<TransitFrame<'_>> {
+    pub(crate) fn take_back(
+        &self,
+        nr: FrameNr,
+        page: PageNr,
+        why: Departure,
+    ) -> Option<TransitFrame<'_>> {
         let mut lists = self.lists.lock();
         let meta = lists.meta[nr.0 as usize];
         assert!(
@@ -263,7 +274,7 @@ impl Node {
             nr.0,
             self.id
         );
-        lists.policy.removed(nr);
+        lists.policy.removed(nr, why);
         lists.spare.remove(nr);
         if meta.distrusted {
             lists.set_place(nr, FramePlace::Lost);
@@ -273,12 +284,13 @@ impl Node {
         Some(TransitFrame { node: self, nr })
     }
 
-    /// A mapping event: the frame goes to the hot end.
-    pub(crate) fn touch(&self, nr: FrameNr) {
+    /// The page was mapped once more, or is wanted to stay.
+    pub(crate) fn touch(&self, nr: FrameNr, why: Arrival) {
         let mut lists = self.lists.lock();
         lists.meta[nr.0 as usize].uses = lists.meta[nr.0 as usize].uses.wrapping_add(1);
-        if lists.meta[nr.0 as usize].place == FramePlace::Active {
-            lists.policy.mapped(nr);
+        let meta = lists.meta[nr.0 as usize];
+        if meta.place == FramePlace::Active {
+            lists.policy.mapped(nr, meta.owner, why);
         }
         self.note_activity(&mut lists);
     }
@@ -288,15 +300,16 @@ impl Node {
     pub(crate) fn set_spare(&self, nr: FrameNr, spare: bool) {
         let mut lists = self.lists.lock();
         lists.meta[nr.0 as usize].spare = spare;
-        match (lists.meta[nr.0 as usize].place, spare) {
+        let meta = lists.meta[nr.0 as usize];
+        match (meta.place, spare) {
             (FramePlace::Active, true) => {
-                lists.policy.removed(nr);
+                lists.policy.removed(nr, Departure::Aside);
                 lists.spare.push_back(nr);
                 lists.set_place(nr, FramePlace::Spare);
             }
             (FramePlace::Spare, false) => {
                 lists.spare.remove(nr);
-                lists.policy.mapped(nr);
+                lists.policy.mapped(nr, meta.owner, Arrival::Returned);
                 lists.set_place(nr, FramePlace::Active);
             }
             _ => {}
@@ -307,7 +320,7 @@ impl Node {
     /// entry lock.
     pub(crate) fn pin(&self, nr: FrameNr) {
         let mut lists = self.lists.lock();
-        lists.policy.removed(nr);
+        lists.policy.removed(nr, Departure::Aside);
         lists.spare.remove(nr);
         lists.set_place(nr, FramePlace::Pinned);
         lists.meta[nr.0 as usize].pins += 1;
@@ -321,11 +334,12 @@ impl Node {
         if meta.pins > 0 {
             return;
         }
+        let owner = meta.owner;
         if meta.spare {
             lists.spare.push_back(nr);
             lists.set_place(nr, FramePlace::Spare);
         } else {
-            lists.policy.mapped(nr);
+            lists.policy.mapped(nr, owner, Arrival::Returned);
             lists.set_place(nr, FramePlace::Active);
         }
         self.announce(&mut lists);
@@ -339,14 +353,15 @@ impl Node {
     /// copies, and active frames unless `spare_only`. Only an offer: by the time the caller has
     /// an entry's lock the frame may be another page's, or have been used.
     pub(crate) fn victims<const N: usize>(&self, spare_only: bool) -> Batch<Offer, N> {
-        let lists = self.lists.lock();
+        let mut guard = self.lists.lock();
+        let lists = &mut *guard;
         let mut offered = Batch::new();
         for nr in lists.spare.iter().take(N) {
-            offered.extend(lists.offer(nr));
+            offered.extend(offer(&lists.meta, nr));
         }
         if !spare_only && !offered.is_full() {
             lists.policy.victims(&mut |nr| {
-                offered.extend(lists.offer(nr));
+                offered.extend(offer(&lists.meta, nr));
                 !offered.is_full()
             });
         }
@@ -356,11 +371,12 @@ impl Node {
     /// Active frames from the `skip`-th on, in the order in which they would be evicted, as
     /// [`Node::victims`].
     pub(crate) fn victims_after<const N: usize>(&self, skip: u32) -> Batch<Offer, N> {
-        let lists = self.lists.lock();
+        let mut guard = self.lists.lock();
+        let lists = &mut *guard;
         let (mut offered, mut at) = (Batch::new(), 0);
         lists.policy.victims(&mut |nr| {
             if at >= skip {
-                offered.extend(lists.offer(nr));
+                offered.extend(offer(&lists.meta, nr));
             }
             at += 1;
             !offered.is_full()
@@ -374,6 +390,11 @@ impl Node {
         let lists = self.lists.lock();
         let meta = &lists.meta[offer.nr.0 as usize];
         meta.uses == offer.uses && meta.place != FramePlace::Pinned
+    }
+
+    /// How many pages its policy wants evicted at a time, at most.
+    pub(crate) fn eviction_batch(&self) -> u32 {
+        self.lists.lock().policy.batch()
     }
 
     /// The number to give to [`Node::wait`]: what happens after this call is not missed.
@@ -459,12 +480,6 @@ impl Node {
 }
 
 impl Lists {
-    /// A policy may offer what it likes; what can't go is left where it is.
-    fn offer(&self, nr: FrameNr) -> Option<Offer> {
-        let meta = self.meta.get(nr.0 as usize)?;
-        Some(Offer { nr, page: meta.owner, uses: meta.uses })
-    }
-
     fn set_place(&mut self, nr: FrameNr, place: FramePlace) {
         let old = core::mem::replace(&mut self.meta[nr.0 as usize].place, place);
         self.count[old as usize] -= 1;
@@ -474,6 +489,12 @@ impl Lists {
             + self.count[FramePlace::Pinned as usize];
         self.peak_resident = self.peak_resident.max(resident);
     }
+}
+
+/// A policy may offer what it likes; what can't go is left where it is.
+fn offer(meta: &[FrameMeta], nr: FrameNr) -> Option<Offer> {
+    let meta = meta.get(nr.0 as usize)?;
+    Some(Offer { nr, page: meta.owner, uses: meta.uses })
 }
 
 /// A frame in one thread's hands. Dropped, it is free again.
@@ -487,16 +508,16 @@ impl TransitFrame<'_> {
         self.node.frame(self.nr)
     }
 
-    /// The frame holds `page`'s data from now on; it goes to the hot end. The caller holds the
-    /// page's entry lock and adds the frame to its copies.
-    pub(crate) fn activate(self, page: PageNr) -> Frame {
+    /// The frame holds `page`'s data from now on. The caller holds the page's entry lock and adds
+    /// the frame to its copies.
+    pub(crate) fn activate(self, page: PageNr, why: Arrival) -> Frame {
         let frame = self.frame();
         let mut lists = self.node.lists.lock();
         lists.meta[self.nr.0 as usize].owner = page;
         lists.meta[self.nr.0 as usize].spare = false;
         lists.meta[self.nr.0 as usize].uses = lists.meta[self.nr.0 as usize].uses.wrapping_add(1);
         lists.set_place(self.nr, FramePlace::Active);
-        lists.policy.mapped(self.nr);
+        lists.policy.mapped(self.nr, page, why);
         self.node.note_activity(&mut lists);
         self.node.announce(&mut lists);
         drop(lists);

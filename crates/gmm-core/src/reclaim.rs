@@ -12,10 +12,12 @@ use crate::driver::{Clear, DriverError, Op, Partial};
 use crate::entry::EntryGuard;
 use crate::node::{Import, Node, Offer, TransitFrame};
 use crate::space::Space;
-use crate::stats::Event;
+use crate::stats::{Event, MoveCause};
 use crate::sync::Deadline;
 use crate::transfer::{direct, give_up};
-use crate::{Batch, Frame, FrameNr, NodeId, OutOfMemory, PageNr, Policy, ProcessorSet};
+use crate::{
+    Arrival, Batch, Departure, Frame, FrameNr, NodeId, OutOfMemory, PageNr, Policy, ProcessorSet,
+};
 
 /// The most pages evicted at a time: what a thread's stack holds, and drivers are promised.
 pub(crate) const MAX_VICTIMS: usize = 16;
@@ -51,8 +53,8 @@ pub(crate) type Victims<'a> = Batch<Victim<'a>, MAX_VICTIMS>;
 
 /// What a round of reclaim came to.
 pub(crate) enum Round<'a> {
-    /// A frame for the caller; the others went to the free list.
-    Got(TransitFrame<'a>),
+    /// A frame for the caller; those of the other pages that left went to the free list.
+    Got { frame: TransitFrame<'a>, nr_pages: u32 },
     /// Pages could go, but not just now: others are at work on them.
     Busy,
     /// No page can go.
@@ -104,7 +106,7 @@ impl Space {
                 continue;
             }
             let host_full = match self.reclaim(node, u32::MAX) {
-                Round::Got(frame) => {
+                Round::Got { frame, .. } => {
                     self.stats.count(node.id, Event::FrameReclaimed);
                     return Ok(Some(frame));
                 }
@@ -145,7 +147,7 @@ impl Space {
         let mut withdrawn = 0;
         while withdrawn < nr_frames {
             let frame = node.pop_free().or_else(|| match self.reclaim(node, 1) {
-                Round::Got(frame) => Some(frame),
+                Round::Got { frame, .. } => Some(frame),
                 Round::Busy | Round::Nothing { .. } => None,
             });
             let Some(frame) = frame else { break };
@@ -153,6 +155,32 @@ impl Space {
             withdrawn += 1;
         }
         Ok(withdrawn)
+    }
+
+    /// Pushes pages out of `node` to host memory until `nr_pages` have left, the best victims first
+    /// and a batch at a time; their frames are free then. Says how many left: fewer if the others
+    /// are pinned or in use, or host memory is full. Waits as a fault does that finds no frame.
+    ///
+    /// # Errors
+    /// [`Error::UnknownNode`](crate::Error::UnknownNode).
+    pub fn evict(&self, node: NodeId, nr_pages: u32) -> crate::Result<u32> {
+        let node = self.node(node)?;
+        let mut evicted = 0;
+        let mut quiet = self.patience(1).end;
+        while evicted < nr_pages {
+            let seen = node.changes();
+            match self.reclaim(node, nr_pages - evicted) {
+                Round::Got { nr_pages, .. } => {
+                    evicted += nr_pages;
+                    quiet = self.patience(1).end;
+                }
+                Round::Busy if quiet.left(&*self.clock).is_some() => {
+                    node.wait(seen, self.soon(), &*self.clock);
+                }
+                Round::Busy | Round::Nothing { .. } => break,
+            }
+        }
+        Ok(evicted)
     }
 
     /// Has another policy choose which pages leave `node` when it is full, instead of [`Lru`].
@@ -202,7 +230,7 @@ impl Space {
             }
         }
         match self.reclaim(node, u32::MAX) {
-            Round::Got(frame) => Some(frame),
+            Round::Got { frame, .. } => Some(frame),
             Round::Busy | Round::Nothing { .. } => None,
         }
     }
@@ -232,20 +260,23 @@ impl Space {
         victims.sort_by_key(|victim| victim.page);
         self.clear_victims(node, &mut victims);
         self.save_victims(node, &mut victims);
-        let mut got = None;
+        let (mut got, mut nr_pages) = (None, 0);
         for victim in victims {
             if victim.failed {
                 outlook.busy = true;
             } else {
                 match self.release_victim(node, victim) {
                     // All but the first frame go to the free list as they are dropped.
-                    Some(frame) => got = got.or(Some(frame)),
+                    Some(frame) => {
+                        nr_pages += 1;
+                        got = got.or(Some(frame));
+                    }
                     None => outlook.busy = true,
                 }
             }
         }
         match got {
-            Some(frame) => Round::Got(frame),
+            Some(frame) => Round::Got { frame, nr_pages },
             None if outlook.busy => Round::Busy,
             None => Round::Nothing { host_full: outlook.host_full },
         }
@@ -254,8 +285,8 @@ impl Space {
     /// Locks victims, the best first, and finds room for what has to be copied out.
     fn choose<'a>(&'a self, node: &'a Node, most: u32, outlook: &mut Outlook) -> Victims<'a> {
         let eighth = (node.capacity() / 8).max(1);
-        let limit = eighth.min(self.config.evict_batch.max(1)).min(MAX_VICTIMS as u32);
-        let limit = limit.min(most) as usize;
+        let wanted = self.config.evict_batch.min(node.eviction_batch()).max(1);
+        let limit = eighth.min(wanted).min(MAX_VICTIMS as u32).min(most) as usize;
         let mut victims = Batch::new();
         for &offer in node.victims::<MAX_CANDIDATES>(node.id == HOST).iter() {
             if victims.len() == limit || outlook.host_full {
@@ -384,11 +415,11 @@ impl Space {
     ) -> Option<TransitFrame<'a>> {
         let Victim { page, frame, mut entry, refuge, .. } = victim;
         entry.remove_copy(node.id);
-        let freed = node.take_back(frame.nr, page);
+        let freed = node.take_back(frame.nr, page, Departure::Evicted);
         match refuge {
             Some(refuge) => {
-                entry.add_copy(refuge.activate(page));
-                self.stats.count_copy(node.id, HOST);
+                entry.add_copy(refuge.activate(page, Arrival::Evicted));
+                self.stats.count_copy(node.id, HOST, MoveCause::Eviction);
             }
             None => self.stats.count(node.id, Event::EvictedClean),
         }

@@ -3,12 +3,53 @@
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::{MAX_NODES, NodeId, PAGE_SIZE};
 
+/// Why a page is moved, copied or dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum MoveCause {
+    /// A processor touched it.
+    Fault,
+    /// A processor was about to, going by its last faults.
+    LookAhead,
+    /// A program said that it will be used (`WILLNEED`).
+    Prefetch,
+    /// A `gmemcpy` wrote it.
+    Copy,
+    /// Its frame was wanted for another page.
+    Eviction,
+    /// It was copied out ahead of its eviction, in idle time.
+    Laundering,
+    /// A program said that its contents are not needed (`DONTNEED`).
+    Discard,
+    /// A launch holds it.
+    Hold,
+}
+
+impl MoveCause {
+    /// All causes, in order.
+    pub const ALL: [Self; 8] = [
+        Self::Fault,
+        Self::LookAhead,
+        Self::Prefetch,
+        Self::Copy,
+        Self::Eviction,
+        Self::Laundering,
+        Self::Discard,
+        Self::Hold,
+    ];
+}
+
 /// The counters of a space.
 pub(crate) struct Stats {
     per_node: [NodeCounters; MAX_NODES],
-    /// Pages copied, by `[from][to]`.
-    migrated: [[AtomicU64; MAX_NODES]; MAX_NODES],
+    /// By `[from][to]`.
+    copied: [[PairCounters; MAX_NODES]; MAX_NODES],
 }
+
+/// Pages copied from one node to another, by cause: one line a pair.
+#[derive(Default)]
+#[repr(align(64))]
+struct PairCounters([AtomicU64; MoveCause::ALL.len()]);
 
 #[derive(Default)]
 struct NodeCounters {
@@ -22,7 +63,6 @@ struct NodeCounters {
     discarded: AtomicU64,
     frames_free: AtomicU64,
     frames_reclaimed: AtomicU64,
-    laundered: AtomicU64,
     /// Pages of regions unmapped since that a processor of the node had touched.
     touched_before: AtomicU64,
 }
@@ -50,8 +90,6 @@ pub(crate) enum Event {
     FrameFree,
     /// Who needed a frame of it had to evict a page first.
     FrameReclaimed,
-    /// A page on it was copied to host memory ahead of its eviction.
-    Laundered,
     /// A page that its processors had touched was unmapped.
     TouchedBefore,
 }
@@ -69,7 +107,6 @@ impl NodeCounters {
             Event::Discarded => &self.discarded,
             Event::FrameFree => &self.frames_free,
             Event::FrameReclaimed => &self.frames_reclaimed,
-            Event::Laundered => &self.laundered,
             Event::TouchedBefore => &self.touched_before,
         }
     }
@@ -79,7 +116,7 @@ impl Stats {
     pub(crate) fn new() -> Self {
         Self {
             per_node: core::array::from_fn(|_| NodeCounters::default()),
-            migrated: core::array::from_fn(|_| core::array::from_fn(|_| AtomicU64::new(0))),
+            copied: Default::default(),
         }
     }
 
@@ -91,12 +128,19 @@ impl Stats {
         self.per_node[node.index()].of(event).load(Ordering::Relaxed)
     }
 
-    pub(crate) fn count_copy(&self, from: NodeId, to: NodeId) {
-        self.migrated[from.index()][to.index()].fetch_add(1, Ordering::Relaxed);
+    /// A page was copied from one node to another, and the copy is valid.
+    pub(crate) fn count_copy(&self, from: NodeId, to: NodeId, cause: MoveCause) {
+        self.copied[from.index()][to.index()].0[cause as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many pages were copied from one node to another for that cause.
+    pub(crate) fn copied_for(&self, from: NodeId, to: NodeId, cause: MoveCause) -> u64 {
+        self.copied[from.index()][to.index()].0[cause as usize].load(Ordering::Relaxed)
     }
 
     pub(crate) fn copied_bytes(&self, from: NodeId, to: NodeId) -> u64 {
-        self.migrated[from.index()][to.index()].load(Ordering::Relaxed) * PAGE_SIZE
+        let pair = &self.copied[from.index()][to.index()].0;
+        pair.iter().map(|pages| pages.load(Ordering::Relaxed) * PAGE_SIZE).sum()
     }
 }
 

@@ -24,8 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     report("first zero-fill of a frame", PAGES, || (0..PAGES).try_for_each(zero))?;
     report("later zero-fill of a frame", PAGES, || (0..PAGES).try_for_each(zero))?;
 
-    let enter =
-        |n| Enter { page: range.start.plus(n), frame: frame(n), protection: Protection::ReadWrite };
+    let enter = |n| Enter::local(range.start.plus(n), frame(n), Protection::ReadWrite);
     let clear = |n| Clear { page: range.start.plus(n), frame: frame(n), was_empty: false };
     for batch in [1, 16] {
         let starts = || (0..PAGES).step_by(batch as usize);

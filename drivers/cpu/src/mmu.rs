@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use gmm_core::driver::{Clear, DriverError, Enter, Examine, Mmu, Partial, Protection};
+use gmm_core::driver::{Clear, DriverError, Enter, Examine, MappingKind, Mmu, Partial, Protection};
 use gmm_core::{Frame, FrameNr, PAGE_SIZE, PageNr, PageRange, VirtAddr};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
@@ -109,7 +109,10 @@ impl CpuMmu {
 
     /// Moves a frame in, of which the first `offset` bytes are there already.
     fn bring_in(&self, enter: &Enter, offset: u64) -> Result<(), DriverError> {
-        let Enter { page, frame, protection } = *enter;
+        let Enter { page, frame, protection, kind } = *enter;
+        if kind != MappingKind::Local {
+            return Err(DriverError::Unsupported);
+        }
         self.check(page, frame)?;
         if let Some(now) = self.pool.entered(frame.nr) {
             if now != protection {
@@ -216,7 +219,7 @@ impl CpuMmu {
 
     /// Moves a page of zeros in where the application has discarded all of it.
     fn refill_whole(&self, mapping: &Enter) -> Result<(), DriverError> {
-        let Enter { page, frame, protection } = *mapping;
+        let Enter { page, frame, protection, .. } = *mapping;
         let slot = self.pool.slot(frame.nr);
         // SAFETY: the slot is ours; what a stray touch may have left there must go.
         unsafe { mapping::empty(slot, PAGE_SIZE) }
@@ -306,7 +309,8 @@ impl Mmu for CpuMmu {
         let mut done = 0;
         while done < mappings.len() {
             let run = self.run_len(&mappings[done..], |e| {
-                (e.page, e.frame.nr, e.protection == Protection::ReadWrite, None)
+                let plain = e.protection == Protection::ReadWrite && e.kind == MappingKind::Local;
+                (e.page, e.frame.nr, plain, None)
             });
             let mut offset = 0;
             if run > 1 {

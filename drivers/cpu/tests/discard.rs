@@ -72,7 +72,7 @@ fn out_and_in(rig: &Rig, memory: Memory) -> bool {
     let mut clear = [Clear { page, frame, was_empty: false }];
     let mmu = rig.cpu.mmu();
     mmu.pmap_clear(&mut clear).unwrap();
-    mmu.pmap_enter(&[Enter { page, frame, protection: Protection::ReadWrite }]).unwrap();
+    mmu.pmap_enter(&[Enter::local(page, frame, Protection::ReadWrite)]).unwrap();
     clear[0].was_empty
 }
 
@@ -112,7 +112,7 @@ fn a_page_that_is_discarded_whole_by_parts_counts_as_empty() {
     let mut clear = [Clear { page, frame, was_empty: false }];
     rig.cpu.mmu().pmap_clear(&mut clear).unwrap();
     assert!(clear[0].was_empty);
-    let enter = Enter { page, frame, protection: Protection::ReadWrite };
+    let enter = Enter::local(page, frame, Protection::ReadWrite);
     rig.cpu.mmu().pmap_enter(&[enter]).unwrap();
     assert!((0..PAGE).step_by(64).all(|i| memory.read(i) == 0));
     if huge_pages_work() && rig.cpu.mmu().heals() {

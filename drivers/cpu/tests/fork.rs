@@ -35,7 +35,7 @@ fn take_out(rig: &Rig, memory: Memory, n: usize) {
 fn bring_in(rig: &Rig, memory: Memory, n: usize) {
     let page = memory.page(n);
     let frame = rig.frame_of(page).unwrap();
-    let enter = Enter { page, frame, protection: Protection::ReadWrite };
+    let enter = Enter::local(page, frame, Protection::ReadWrite);
     rig.cpu.mmu().pmap_enter(&[enter]).unwrap();
 }
 

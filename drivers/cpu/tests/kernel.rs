@@ -54,7 +54,7 @@ fn the_kernel_may_swap_a_page_out() {
     let mut clear = [Clear { page, frame, was_empty: false }];
     rig.cpu.mmu().pmap_clear(&mut clear).unwrap();
     assert!(!clear[0].was_empty);
-    let enter = gmm_core::driver::Enter { page, frame, protection: Protection::ReadWrite };
+    let enter = gmm_core::driver::Enter::local(page, frame, Protection::ReadWrite);
     rig.cpu.mmu().pmap_enter(&[enter]).unwrap();
     assert_eq!(memory.differences(0, PAGE, 1), 0);
 }
@@ -72,7 +72,7 @@ fn the_kernel_may_split_a_page() {
     for _ in 0..2 {
         let mut clear = [Clear { page, frame, was_empty: false }];
         rig.cpu.mmu().pmap_clear(&mut clear).unwrap();
-        let enter = gmm_core::driver::Enter { page, frame, protection: Protection::ReadWrite };
+        let enter = gmm_core::driver::Enter::local(page, frame, Protection::ReadWrite);
         rig.cpu.mmu().pmap_enter(&[enter]).unwrap();
         assert_eq!(memory.differences(0, PAGE, 1), 0);
     }
@@ -80,7 +80,7 @@ fn the_kernel_may_split_a_page() {
         wait_until("the page is healed", || {
             let mut clear = [Clear { page, frame, was_empty: false }];
             rig.cpu.mmu().pmap_clear(&mut clear).unwrap();
-            let enter = gmm_core::driver::Enter { page, frame, protection: Protection::ReadWrite };
+            let enter = gmm_core::driver::Enter::local(page, frame, Protection::ReadWrite);
             rig.cpu.mmu().pmap_enter(&[enter]).unwrap();
             huge_kib(memory, PAGE) == 2048
         });

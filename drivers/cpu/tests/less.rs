@@ -29,7 +29,7 @@ fn exercise(rig: &Rig) {
         rig.cpu.mmu().pmap_clear(&mut clears).unwrap();
         let protection = Protection::ReadWrite;
         let enters: Vec<_> =
-            pages().map(|(page, frame)| Enter { page, frame, protection }).collect();
+            pages().map(|(page, frame)| Enter::local(page, frame, protection)).collect();
         rig.cpu.mmu().pmap_enter(&enters).unwrap();
         assert_eq!(memory.differences(4 * SMALL, PAGE - 4 * SMALL, 1), 0);
         assert!((PAGE..2 * PAGE).step_by(64).all(|i| memory.read(i) == 0));

@@ -33,7 +33,7 @@ impl Bare {
     }
 
     fn enter(&self, page: usize, frame: usize, protection: Protection) -> Enter {
-        Enter { page: self.memory.page(page), frame: self.frames[frame], protection }
+        Enter::local(self.memory.page(page), self.frames[frame], protection)
     }
 
     fn clear(&self, page: usize, frame: usize) -> Clear {

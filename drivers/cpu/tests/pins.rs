@@ -80,7 +80,7 @@ fn a_pinned_page_is_busy_for_a_bounded_time_and_fine_afterwards() {
     outcome.unwrap();
     for n in 0..2 {
         let Clear { page, frame, .. } = clear(n);
-        let enter = Enter { page, frame, protection: Protection::ReadWrite };
+        let enter = Enter::local(page, frame, Protection::ReadWrite);
         rig.cpu.mmu().pmap_enter(&[enter]).unwrap();
     }
     assert_eq!(memory.differences(0, PAGE, 2), 0);
@@ -116,7 +116,7 @@ fn a_page_of_small_pages_that_is_pinned_in_the_middle_stays_whole() {
         });
         outcome.unwrap();
         let Clear { page, frame, .. } = clear;
-        let enter = Enter { page, frame, protection: Protection::ReadWrite };
+        let enter = Enter::local(page, frame, Protection::ReadWrite);
         rig.cpu.mmu().pmap_enter(&[enter]).unwrap();
         assert_eq!(memory.differences(4 * SMALL, PAGE - 4 * SMALL, 1), 0);
     });

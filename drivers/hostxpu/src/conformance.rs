@@ -180,7 +180,7 @@ fn what_got_lost_is_mapped_again() {
     let bare = Bare::new(&device, Desk(device.clone()).window());
     let page = Config::default().window.start;
     let frame = Frame { node: NodeId(1), nr: FrameNr(3) };
-    let mapping = Enter { page, frame, protection: Protection::ReadWrite };
+    let mapping = Enter::local(page, frame, Protection::ReadWrite);
     bare.mmu().pmap_enter(&[mapping]).unwrap();
     bare.store(page.start(), 7).unwrap();
     bare.mmu().pmap_clear(&mut [Clear { page, frame, was_empty: false }]).unwrap();
@@ -202,10 +202,9 @@ fn a_batch_stops_where_it_fails() {
     let device = HostXpuDevice::new(config()).unwrap();
     let bare = Bare::new(&device, Desk(device.clone()).window());
     let start = Config::default().window.start;
-    let enter = |i: u64, nr: u32| Enter {
-        page: start.plus(i),
-        frame: Frame { node: NodeId(1), nr: FrameNr(nr) },
-        protection: Protection::ReadWrite,
+    let enter = |i: u64, nr: u32| {
+        let frame = Frame { node: NodeId(1), nr: FrameNr(nr) };
+        Enter::local(start.plus(i), frame, Protection::ReadWrite)
     };
     // Frame 99 does not exist.
     let partial = bare.mmu().pmap_enter(&[enter(0, 0), enter(1, 1), enter(2, 99), enter(3, 3)]);

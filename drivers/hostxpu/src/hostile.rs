@@ -96,7 +96,7 @@ fn an_answer_to_no_command() {
     core.shared.ring.command.done.store(7, Ordering::SeqCst);
     let mmu = ContextMmu(core.shared.clone());
     let (page, frame) = (Config::default().window.start, Frame { node: NodeId(1), nr: FrameNr(0) });
-    let entered = mmu.pmap_enter(&[Enter { page, frame, protection: Protection::ReadWrite }]);
+    let entered = mmu.pmap_enter(&[Enter::local(page, frame, Protection::ReadWrite)]);
     assert_eq!(entered.unwrap_err().error, DriverError::Dead);
     mmu.pmap_clear(&mut [Clear { page, frame, was_empty: false }]).unwrap();
     assert_eq!(violation(&core), Violation::CommandGap { posted: 1, done: 7 });

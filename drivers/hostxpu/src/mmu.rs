@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use gmm_core::driver::{Clear, DriverError, Enter, Examine, Mmu, Partial, Protection};
+use gmm_core::driver::{Clear, DriverError, Enter, Examine, MappingKind, Mmu, Partial, Protection};
 use gmm_core::{PageNr, PageRange, VirtAddr};
 
 use crate::ring::{COMMAND_CLEAR, COMMAND_ENTER, COMMAND_RELEASE, NR_COMMANDS};
@@ -62,12 +62,18 @@ impl Mmu for ContextMmu {
 
     fn pmap_enter(&self, mappings: &[Enter]) -> Result<(), Partial> {
         let always_writable = !self.0.device.config.read_only_mappings;
-        self.0.execute_all(mappings, |mapping| Command {
+        // A worker maps frames of its own device only.
+        let local = mappings.iter().take_while(|m| m.kind == MappingKind::Local).count();
+        self.0.execute_all(&mappings[..local], |mapping| Command {
             kind: COMMAND_ENTER,
             writable: always_writable || mapping.protection == Protection::ReadWrite,
             page: mapping.page,
             operand: mapping.frame.nr.0.into(),
-        })
+        })?;
+        match local == mappings.len() {
+            true => Ok(()),
+            false => Err(Partial { done: local, error: DriverError::Unsupported }),
+        }
     }
 
     fn pmap_clear(&self, mappings: &mut [Clear]) -> Result<(), Partial> {

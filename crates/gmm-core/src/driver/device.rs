@@ -21,7 +21,8 @@ bitflags! {
         /// [`Op::Copy`] can name a frame of another device of the same
         /// [`Device::fabric`] as [`Place::Peer`].
         const PEER_COPY = 1 << 2;
-        /// A processor can map a frame of another node.
+        /// A processor can map a frame of another node, read-write and read-only, if that frame's
+        /// device gives a handle for it ([`Device::remote_handle`]).
         const COHERENT_LINK = 1 << 3;
         /// DMA pins host memory: host frames must not move while it runs.
         const NEEDS_STABLE_HOST_FRAMES = 1 << 4;
@@ -31,6 +32,9 @@ bitflags! {
         /// Entering a frame takes it out of reach of copies until it is cleared (the CPU's
         /// frames, which move into the window). The core clears before it copies from one.
         const MOVABLE_FRAMES = 1 << 6;
+        /// A processor whose frames move can instead map a private, read-only copy of one, which
+        /// stays in reach of copies ([`MappingKind::Replica`](super::MappingKind)).
+        const READ_ONLY_REPLICAS = 1 << 7;
     }
 }
 
@@ -53,6 +57,16 @@ pub struct Extent {
 /// The address of a frame as the other devices of the same fabric use it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PeerAddr(pub u64);
+
+/// A frame as the processors of other nodes map it: a file of this process and a place in it.
+/// Valid for as long as the core holds the frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RemoteHandle {
+    /// A file descriptor of this process; it stays the device's.
+    pub fd: i32,
+    /// Where the frame starts in the file, a multiple of the page size.
+    pub offset_bytes: u64,
+}
 
 /// One end of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -152,6 +166,13 @@ pub trait Device: Send + Sync {
 
     /// The address of a frame on the fabric. `Some` if [`Device::fabric`] is.
     fn peer_addr(&self, frame: Frame) -> Option<PeerAddr> {
+        let _ = frame;
+        None
+    }
+
+    /// What a processor of another node needs to map the frame ([`Capabilities::COHERENT_LINK`]).
+    /// The default: nobody else can.
+    fn remote_handle(&self, frame: Frame) -> Option<RemoteHandle> {
         let _ = frame;
         None
     }

@@ -1,6 +1,6 @@
 //! A context's page table.
 
-use super::{Capabilities, DriverError, Partial};
+use super::{Capabilities, DriverError, Partial, RemoteHandle};
 use crate::{Frame, PageNr, PageRange, VirtAddr};
 
 /// What a processor wanted to do when it faulted.
@@ -50,10 +50,36 @@ pub enum Examine {
 pub struct Enter {
     /// The page.
     pub page: PageNr,
-    /// The frame that holds its data, of the context's own node.
+    /// The frame that holds its data: of the context's own node, but for
+    /// [`MappingKind::Remote`].
     pub frame: Frame,
     /// What the processor may do through the mapping.
     pub protection: Protection,
+    /// How the frame is to be mapped.
+    pub kind: MappingKind,
+}
+
+/// How a processor maps a frame. A driver remembers it until the page is cleared; a page is
+/// cleared before it is entered in another way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MappingKind {
+    /// A frame of the processor's own node, itself.
+    Local,
+    /// Bytes equal to those of a frame of the processor's own node, for reading only; the frame
+    /// stays in reach of copies and is not written meanwhile. Asked only of a processor whose
+    /// frames move and that has [`Capabilities::READ_ONLY_REPLICAS`].
+    Replica,
+    /// A frame of another node, itself. Asked only of a processor with
+    /// [`Capabilities::COHERENT_LINK`], with what the frame's device gave as
+    /// [`Device::remote_handle`](super::Device::remote_handle).
+    Remote(RemoteHandle),
+}
+
+impl Enter {
+    /// The plain mapping of a frame of the processor's own node.
+    pub fn local(page: PageNr, frame: Frame, protection: Protection) -> Self {
+        Self { page, frame, protection, kind: MappingKind::Local }
+    }
 }
 
 /// One mapping to remove.

@@ -13,6 +13,8 @@ mod device;
 mod error;
 mod mmu;
 
-pub use device::{Capabilities, Device, Extent, Fence, NodeDescription, Op, PeerAddr, Place};
+pub use device::{
+    Capabilities, Device, Extent, Fence, NodeDescription, Op, PeerAddr, Place, RemoteHandle,
+};
 pub use error::{DriverError, Partial};
-pub use mmu::{Access, Clear, Enter, Examine, Mmu, Protection};
+pub use mmu::{Access, Clear, Enter, Examine, MappingKind, Mmu, Protection};

@@ -117,7 +117,9 @@ impl Node {
                 return Some(Task::Reclaim { nr_frames });
             }
             let activity = lists.reclaimer.activity;
-            let launder_after = launder_after.filter(|_| lists.is_full());
+            // Of a node too small for watermarks every page is in use.
+            let launder_after =
+                launder_after.filter(|_| self.watermarks.high > 0 && lists.is_full());
             let left = match launder_after {
                 Some(after) if rest.laundered != activity => {
                     match quiet_for(&mut rest.quiet_since, activity, after, clock) {

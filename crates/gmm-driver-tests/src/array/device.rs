@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use gmm_core::driver::{
-    Capabilities, Device, DriverError, Extent, Fence, NodeDescription, Op, PeerAddr,
+    Capabilities, Device, DriverError, Extent, Fence, NodeDescription, Op, PeerAddr, RemoteHandle,
 };
 use gmm_core::sync::RwLock;
 use gmm_core::{Batch, Frame, FrameNr, HostAddr, NodeId};
@@ -228,5 +228,11 @@ impl Device for ArrayDevice {
     fn peer_addr(&self, frame: Frame) -> Option<PeerAddr> {
         self.options.fabric?;
         self.slot_of(frame).map(Slot::peer_addr)
+    }
+
+    /// Frames that move can't be mapped from elsewhere.
+    fn remote_handle(&self, frame: Frame) -> Option<RemoteHandle> {
+        let stays = !self.capabilities.contains(Capabilities::MOVABLE_FRAMES);
+        self.slot_of(frame).filter(|_| stays).map(Slot::remote_handle)
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use gmm_core::driver::{DriverError, PeerAddr};
+use gmm_core::driver::{DriverError, PeerAddr, RemoteHandle};
 use gmm_core::sync::{Mutex, RwLock};
 use gmm_core::{Frame, HostAddr, MAX_NODES, NodeId, PAGE_SHIFT, PageNr};
 
@@ -209,6 +209,12 @@ impl Slot {
 
     pub(super) fn peer_addr(self) -> PeerAddr {
         PeerAddr(PEER_TAG + self.offset())
+    }
+
+    /// Its memory as the file, its place as the offset.
+    pub(super) fn remote_handle(self) -> RemoteHandle {
+        let offset_bytes = (self.nr as u64) << PAGE_SHIFT;
+        RemoteHandle { fd: self.memory as i32, offset_bytes }
     }
 
     fn offset(self) -> u64 {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gmm_core::driver::{Capabilities, Clear, DriverError, Enter, Examine, Protection};
+use gmm_core::driver::{Capabilities, Clear, DriverError, Enter, Examine, MappingKind, Protection};
 use gmm_core::{PageNr, PageRange};
 
 use super::frame::{Contents, Slot};
@@ -78,10 +78,11 @@ impl State {
             return Err(self.refuse("frames entered exist", format!("{enter:?}")));
         };
         let far = slot.memory != t.memory;
-        if far && !t.capabilities.contains(Capabilities::COHERENT_LINK) {
+        if far != matches!(enter.kind, MappingKind::Remote(_)) {
             return Err(self.refuse("frames entered are of the node", format!("{enter:?}")));
         }
-        let old = t.entries.get(&page).copied();
+        self.check_kind(table, slot, enter)?;
+        let old = self.tables[table].entries.get(&page).copied();
         if old.is_some_and(|m| m.slot != slot) {
             return Err(self.refuse("a page is cleared before another frame", format!("{enter:?}")));
         }
@@ -103,6 +104,23 @@ impl State {
         let discarded = old.is_some_and(|m| m.discarded);
         t.entries.insert(page, Mapping { slot, protection, used: false, discarded });
         Ok(())
+    }
+
+    /// A frame of another node comes with its handle, to a processor that can use it.
+    fn check_kind(&mut self, table: usize, slot: Slot, enter: Enter) -> Result<(), DriverError> {
+        let can = |capability| self.tables[table].capabilities.contains(capability);
+        match enter.kind {
+            MappingKind::Local => Ok(()),
+            MappingKind::Replica => Err(DriverError::Unsupported),
+            MappingKind::Remote(_) if !can(Capabilities::COHERENT_LINK) => {
+                Err(self.refuse("frames of other nodes need a coherent link", format!("{enter:?}")))
+            }
+            MappingKind::Remote(handle) if handle != slot.remote_handle() => {
+                Err(self
+                    .refuse("frames of other nodes come with their handle", format!("{enter:?}")))
+            }
+            MappingKind::Remote(_) => Ok(()),
+        }
     }
 
     fn check_frame_for(

@@ -244,7 +244,7 @@ pub(super) fn copy(from: Place, to: Place) -> Op {
 }
 
 pub(super) fn enter(mmu: &dyn Mmu, page: PageNr, frame: Frame, protection: Protection) -> Check {
-    mmu.pmap_enter(&[Enter { page, frame, protection }]).map_err(broken("pmap_enter"))
+    mmu.pmap_enter(&[Enter::local(page, frame, protection)]).map_err(broken("pmap_enter"))
 }
 
 pub(super) fn clear(mmu: &dyn Mmu, page: PageNr, frame: Frame) -> Check {

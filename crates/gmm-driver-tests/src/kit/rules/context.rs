@@ -121,8 +121,7 @@ fn dead_enter_fails(env: &Env) -> Check {
         thread::yield_now();
     }
     clear(&*context.mmu(), range.start, frames[0])?;
-    let result =
-        context.mmu().pmap_enter(&[Enter { page: range.start, frame: frames[0], protection }]);
+    let result = context.mmu().pmap_enter(&[Enter::local(range.start, frames[0], protection)]);
     match result {
         Err(partial) if partial.error == DriverError::Dead && partial.done == 0 => Ok(()),
         Err(partial) => Err(broken("pmap_enter on a dead context, which is to say so,")(partial)),

@@ -51,7 +51,7 @@ fn fault_replays(env: &Env) -> Check {
     let (theirs, theirs_mmu) = (seen.clone(), mmu.clone());
     context.serve(Some(Arc::new(move |addr, access| {
         theirs.lock().unwrap_or_else(PoisonError::into_inner).push((addr, access));
-        let mapping = Enter { page, frame, protection: Protection::ReadWrite };
+        let mapping = Enter::local(page, frame, Protection::ReadWrite);
         theirs_mmu.pmap_enter(&[mapping]).is_ok()
     })));
     let offsets = [env.offsets[0], env.offsets[env.offsets.len() / 2]];
@@ -89,7 +89,7 @@ fn fault_says_write(env: &Env) -> Check {
     let (theirs, theirs_mmu) = (seen.clone(), mmu.clone());
     context.serve(Some(Arc::new(move |_, access| {
         theirs.lock().unwrap_or_else(PoisonError::into_inner).push(access);
-        let mapping = Enter { page, frame, protection: Protection::ReadWrite };
+        let mapping = Enter::local(page, frame, Protection::ReadWrite);
         theirs_mmu.pmap_enter(&[mapping]).is_ok()
     })));
     context.load(page.start()).map_err(broken("a load of a read-only page"))?;
@@ -129,7 +129,7 @@ fn counting_while_moving(env: &Env) -> Check {
     let (theirs, theirs_mmu) = (home.clone(), mmu.clone());
     context.serve(Some(Arc::new(move |_, _| {
         let mut home = theirs.lock().unwrap_or_else(PoisonError::into_inner);
-        let mapping = Enter { page, frame: home.0, protection: Protection::ReadWrite };
+        let mapping = Enter::local(page, home.0, Protection::ReadWrite);
         home.1 = home.1 || theirs_mmu.pmap_enter(&[mapping]).is_ok();
         home.1
     })));

@@ -208,7 +208,7 @@ fn expect_first(context: &dyn TestContext, range: PageRange, what: &str, done: u
 
 fn enters(range: PageRange, frames: &[Frame]) -> Vec<Enter> {
     let protection = Protection::ReadWrite;
-    range.pages().zip(frames).map(|(page, &frame)| Enter { page, frame, protection }).collect()
+    range.pages().zip(frames).map(|(page, &frame)| Enter::local(page, frame, protection)).collect()
 }
 
 fn clears(range: PageRange, frames: &[Frame]) -> Vec<Clear> {
