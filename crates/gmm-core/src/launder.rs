@@ -60,6 +60,11 @@ impl Space {
         if !is_dirty || !entry.is_open() || entry.is_unsure() || !node.is_unused_since(offer) {
             return None;
         }
+        // What is mapped from another node has one copy.
+        let mut mappers = entry.mapped().iter().filter_map(|id| self.processor(id));
+        if mappers.any(|p| p.node != node.id) {
+            return None;
+        }
         let refuge = Some(self.host_room()?);
         for id in entry.writable().iter() {
             let processor = self.processor(id)?;
