@@ -30,6 +30,7 @@
 mod advice;
 mod buffer;
 mod builder;
+pub mod control;
 mod error;
 mod manager;
 mod report;

@@ -10,6 +10,7 @@ use gmm_core::{
 use gmm_cpu::BlockedSignals;
 use zerocopy::FromZeros;
 
+use crate::control::ControlSocket;
 use crate::xpu::{Device, Xpu};
 use crate::{Advice, Builder, Error, Report, Result, Unified};
 
@@ -33,7 +34,8 @@ pub struct Gmm {
 }
 
 struct Inner {
-    // In this order: contexts end before the CPU stops serving faults.
+    // In this order: nobody asks any more; contexts end before the CPU stops serving faults.
+    control: Option<Result<ControlSocket, String>>,
     devices: Vec<Device>,
     _handlers: gmm_cpu::FaultHandlers,
     space: Arc<Space>,
@@ -61,9 +63,12 @@ impl Gmm {
         let space = Space::new(config, cpu.host(), cpu.mmu(), clock)?;
         let handlers = cpu.start(&space)?;
         let devices = builder.xpus.into_iter().map(|xpu| Device::new(&space, xpu));
-        let devices = devices.collect::<Result<_>>()?;
+        let devices = devices.collect::<Result<Vec<_>>>()?;
+        let control =
+            builder.control_socket.then(|| ControlSocket::offer(&space, &devices));
         Ok(Self {
             inner: Arc::new(Inner {
+                control,
                 devices,
                 _handlers: handlers,
                 space,
@@ -265,7 +270,16 @@ impl Gmm {
 
     /// The counters, for people: shows itself as text.
     pub fn report(&self) -> Report {
-        Report::new(self.snapshot(), self.usage(), self.frame_backing())
+        Report::new(self.snapshot(), self.usage(), self.frame_backing(), self.control_socket())
+    }
+
+    /// Where this process can be asked from outside; or why it can't be, in words.
+    pub fn control_socket(&self) -> core::result::Result<std::path::PathBuf, &str> {
+        match &self.inner.control {
+            Some(Ok(socket)) => Ok(socket.path()),
+            Some(Err(why)) => Err(why),
+            None => Err("turned off"),
+        }
     }
 
     /// How the XPUs' frames are backed, one entry an XPU.

@@ -12,6 +12,8 @@ pub struct Report {
     snapshot: Snapshot,
     usage: Vec<RegionUsage>,
     backing: Vec<(NodeId, String)>,
+    /// Where the control socket lies, or why there is none.
+    control: String,
 }
 
 /// How many regions a report shows: the largest.
@@ -22,9 +24,14 @@ impl Report {
         snapshot: Snapshot,
         mut usage: Vec<RegionUsage>,
         backing: Vec<(NodeId, String)>,
+        control: core::result::Result<std::path::PathBuf, &str>,
     ) -> Self {
         usage.sort_by_key(|u| core::cmp::Reverse(u.region.range.nr_pages));
-        Self { snapshot, usage, backing }
+        let control = match control {
+            Ok(path) => path.display().to_string(),
+            Err(why) => format!("none ({why})"),
+        };
+        Self { snapshot, usage, backing, control }
     }
 
     /// The numbers.
@@ -90,6 +97,7 @@ impl fmt::Display for Report {
         for &(from, to, bytes) in &self.snapshot.migrated_bytes {
             writeln!(f, "moved {} from node {from} to node {to}", display_bytes(bytes))?;
         }
-        self.regions(f)
+        self.regions(f)?;
+        writeln!(f, "control socket: {}", self.control)
     }
 }
