@@ -6,7 +6,8 @@ use crate::entry::{MAX_COPIES, Mapping};
 use crate::node::Node;
 use crate::space::Space;
 use crate::{
-    Error, Frame, MAX_PROCESSORS, NodeId, PageNr, Processor, ProcessorId, ProcessorSet, Result,
+    Departure, Error, Frame, MAX_PROCESSORS, NodeId, PageNr, Processor, ProcessorId, ProcessorSet,
+    Result,
 };
 
 /// Whether the data survived: an application may have discarded a page behind the core's back.
@@ -142,7 +143,7 @@ impl Space {
         };
         for node in nodes.into_iter().flatten() {
             if let Some(frame) = m.remove_copy(node) {
-                drop(self.known_node(node).take_back(frame.nr, page));
+                drop(self.known_node(node).take_back(frame.nr, page, Departure::Gone));
             }
         }
         self.note_spare(m);

@@ -19,7 +19,7 @@ use crate::space::Space;
 use crate::stats::Event;
 use crate::sync::Deadline;
 use crate::transfer::give_up;
-use crate::{Error, Frame, NodeId, PageNr, Processor, ProcessorId, Result, VirtAddr};
+use crate::{Arrival, Error, Frame, NodeId, PageNr, Processor, ProcessorId, Result, VirtAddr};
 
 /// How a fault was resolved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -211,7 +211,7 @@ impl Space {
                 })?;
             }
             (Cause::Hold, _) => want.node.pin(frame.nr),
-            _ => want.node.touch(frame.nr),
+            _ => want.node.touch(frame.nr, Arrival::Hint),
         }
         Ok(Resolved::AlreadyUsable)
     }
@@ -258,7 +258,8 @@ impl Space {
             let alone = m.nr_copies() == 1;
             self.enter(m, want.page, p, frame, protection_for(m, alone))?;
         }
-        want.node.touch(frame.nr);
+        let why = if want.cause == Cause::Prefetch { Arrival::Hint } else { Arrival::Fault };
+        want.node.touch(frame.nr, why);
         Ok(())
     }
 
@@ -294,7 +295,8 @@ impl Space {
         if alone {
             self.drop_copies(m, page, |_| true);
         }
-        m.add_copy(frame.activate(page));
+        let why = if want.cause == Cause::Prefetch { Arrival::Prefetch } else { Arrival::Fault };
+        m.add_copy(frame.activate(page, why));
         self.note_spare(m);
         match source {
             None => self.stats.count(want.node.id, Event::Zeroed),

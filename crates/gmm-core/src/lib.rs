@@ -66,7 +66,7 @@ pub use fault::Resolved;
 pub use hold::Hold;
 pub use id::{Frame, MAX_NODES, MAX_PROCESSORS, NodeId, ProcessorId, ProcessorSet};
 pub use inspect::{PageInfo, RegionUsage};
-pub use policy::{Lru, Policy};
+pub use policy::{Arrival, Departure, Lru, Policy};
 pub use processor::Processor;
 pub use region::RegionInfo;
 pub use space::{Attached, Space};

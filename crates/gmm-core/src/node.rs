@@ -22,7 +22,9 @@ use std::sync::Arc;
 use crate::driver::{Device, DriverError, Extent};
 use crate::list::FrameList;
 use crate::sync::{Condvar, Deadline, Mutex, MutexGuard, Rank};
-use crate::{Batch, Clock, Frame, FrameNr, Lru, NodeId, OutOfMemory, PageNr, Policy};
+use crate::{
+    Arrival, Batch, Clock, Departure, Frame, FrameNr, Lru, NodeId, OutOfMemory, PageNr, Policy,
+};
 
 const FRAMES_RANK: u8 = Rank::Frames as u8;
 
@@ -143,14 +145,17 @@ impl Node {
     /// From now on `policy` says who leaves. It is told of the pages that are here, the best
     /// victims of its predecessor first.
     pub(crate) fn set_policy(&self, mut policy: Box<dyn Policy>) {
-        let mut lists = self.lists.lock();
+        let mut guard = self.lists.lock();
+        let lists = &mut *guard;
         lists.policy.victims(&mut |nr| {
-            policy.mapped(nr);
+            if let Some(meta) = lists.meta.get(nr.0 as usize) {
+                policy.mapped(nr, meta.owner, Arrival::Returned);
+            }
             true
         });
         core::mem::swap(&mut lists.policy, &mut policy);
         // Its memory is given back with no lock held.
-        drop(lists);
+        drop(guard);
     }
 
     fn frame(&self, nr: FrameNr) -> Frame {
@@ -226,7 +231,12 @@ impl Node {
 
     /// Takes back a frame that holds `page`'s data, to move or free it; `None` if it is lost. The
     /// caller holds the page's entry lock and has removed the frame from the entry's copies.
-    pub(crate) fn take_back(&self, nr: FrameNr, page: PageNr) -> Option<TransitFrame<'_>> {
+    pub(crate) fn take_back(
+        &self,
+        nr: FrameNr,
+        page: PageNr,
+        why: Departure,
+    ) -> Option<TransitFrame<'_>> {
         let mut lists = self.lists.lock();
         let meta = lists.meta[nr.0 as usize];
         assert!(
@@ -235,7 +245,7 @@ impl Node {
             nr.0,
             self.id
         );
-        lists.policy.removed(nr);
+        lists.policy.removed(nr, why);
         lists.spare.remove(nr);
         if meta.distrusted {
             lists.set_place(nr, FramePlace::Lost);
@@ -245,11 +255,12 @@ impl Node {
         Some(TransitFrame { node: self, nr })
     }
 
-    /// A mapping event: the frame goes to the hot end.
-    pub(crate) fn touch(&self, nr: FrameNr) {
+    /// The page was mapped once more, or is wanted to stay.
+    pub(crate) fn touch(&self, nr: FrameNr, why: Arrival) {
         let mut lists = self.lists.lock();
-        if lists.meta[nr.0 as usize].place == FramePlace::Active {
-            lists.policy.mapped(nr);
+        let meta = lists.meta[nr.0 as usize];
+        if meta.place == FramePlace::Active {
+            lists.policy.mapped(nr, meta.owner, why);
         }
     }
 
@@ -258,15 +269,16 @@ impl Node {
     pub(crate) fn set_spare(&self, nr: FrameNr, spare: bool) {
         let mut lists = self.lists.lock();
         lists.meta[nr.0 as usize].spare = spare;
-        match (lists.meta[nr.0 as usize].place, spare) {
+        let meta = lists.meta[nr.0 as usize];
+        match (meta.place, spare) {
             (FramePlace::Active, true) => {
-                lists.policy.removed(nr);
+                lists.policy.removed(nr, Departure::Aside);
                 lists.spare.push_back(nr);
                 lists.set_place(nr, FramePlace::Spare);
             }
             (FramePlace::Spare, false) => {
                 lists.spare.remove(nr);
-                lists.policy.mapped(nr);
+                lists.policy.mapped(nr, meta.owner, Arrival::Returned);
                 lists.set_place(nr, FramePlace::Active);
             }
             _ => {}
@@ -277,7 +289,7 @@ impl Node {
     /// entry lock.
     pub(crate) fn pin(&self, nr: FrameNr) {
         let mut lists = self.lists.lock();
-        lists.policy.removed(nr);
+        lists.policy.removed(nr, Departure::Aside);
         lists.spare.remove(nr);
         lists.set_place(nr, FramePlace::Pinned);
         lists.meta[nr.0 as usize].pins += 1;
@@ -291,11 +303,12 @@ impl Node {
         if meta.pins > 0 {
             return;
         }
+        let owner = meta.owner;
         if meta.spare {
             lists.spare.push_back(nr);
             lists.set_place(nr, FramePlace::Spare);
         } else {
-            lists.policy.mapped(nr);
+            lists.policy.mapped(nr, owner, Arrival::Returned);
             lists.set_place(nr, FramePlace::Active);
         }
         self.announce(&mut lists);
@@ -309,7 +322,8 @@ impl Node {
     /// copies, and active frames unless `spare_only`. Only an offer: by the time the caller has
     /// an entry's lock the frame may be another page's.
     pub(crate) fn victims<const N: usize>(&self, spare_only: bool) -> Batch<(FrameNr, PageNr), N> {
-        let lists = self.lists.lock();
+        let mut guard = self.lists.lock();
+        let lists = &mut *guard;
         let mut offered = Batch::new();
         for nr in lists.spare.iter().take(N) {
             offered.push((nr, lists.meta[nr.0 as usize].owner));
@@ -324,6 +338,11 @@ impl Node {
             });
         }
         offered
+    }
+
+    /// How many pages its policy wants evicted at a time, at most.
+    pub(crate) fn eviction_batch(&self) -> u32 {
+        self.lists.lock().policy.batch()
     }
 
     /// The number to give to [`Node::wait`]: what happens after this call is not missed.
@@ -430,15 +449,15 @@ impl TransitFrame<'_> {
         self.node.frame(self.nr)
     }
 
-    /// The frame holds `page`'s data from now on; it goes to the hot end. The caller holds the
-    /// page's entry lock and adds the frame to its copies.
-    pub(crate) fn activate(self, page: PageNr) -> Frame {
+    /// The frame holds `page`'s data from now on. The caller holds the page's entry lock and adds
+    /// the frame to its copies.
+    pub(crate) fn activate(self, page: PageNr, why: Arrival) -> Frame {
         let frame = self.frame();
         let mut lists = self.node.lists.lock();
         lists.meta[self.nr.0 as usize].owner = page;
         lists.meta[self.nr.0 as usize].spare = false;
         lists.set_place(self.nr, FramePlace::Active);
-        lists.policy.mapped(self.nr);
+        lists.policy.mapped(self.nr, page, why);
         self.node.announce(&mut lists);
         drop(lists);
         core::mem::forget(self);

@@ -15,7 +15,9 @@ use crate::space::Space;
 use crate::stats::{Event, MoveCause};
 use crate::sync::Deadline;
 use crate::transfer::{direct, give_up};
-use crate::{Batch, Frame, FrameNr, NodeId, OutOfMemory, PageNr, Policy, ProcessorSet};
+use crate::{
+    Arrival, Batch, Departure, Frame, FrameNr, NodeId, OutOfMemory, PageNr, Policy, ProcessorSet,
+};
 
 /// The most pages evicted at a time: what a thread's stack holds, and drivers are promised.
 const MAX_VICTIMS: usize = 16;
@@ -264,7 +266,8 @@ impl Space {
     /// Locks victims, the best first, and finds room for what has to be copied out.
     fn choose<'a>(&'a self, node: &'a Node, outlook: &mut Outlook) -> Victims<'a> {
         let eighth = (node.capacity() / 8).max(1);
-        let limit = eighth.min(self.config.evict_batch.max(1)).min(MAX_VICTIMS as u32) as usize;
+        let wanted = self.config.evict_batch.min(node.eviction_batch()).max(1);
+        let limit = eighth.min(wanted).min(MAX_VICTIMS as u32) as usize;
         let mut victims = Batch::new();
         for &(nr, page) in node.victims::<MAX_CANDIDATES>(node.id == HOST).iter() {
             if victims.len() == limit || outlook.host_full {
@@ -393,10 +396,10 @@ impl Space {
     ) -> Option<TransitFrame<'a>> {
         let Victim { page, frame, mut entry, refuge, .. } = victim;
         entry.remove_copy(node.id);
-        let freed = node.take_back(frame.nr, page);
+        let freed = node.take_back(frame.nr, page, Departure::Evicted);
         match refuge {
             Some(refuge) => {
-                entry.add_copy(refuge.activate(page));
+                entry.add_copy(refuge.activate(page, Arrival::Evicted));
                 self.stats.count_copy(node.id, HOST, MoveCause::Eviction);
             }
             None => self.stats.count(node.id, Event::EvictedClean),

@@ -1,7 +1,7 @@
 //! Policies: who leaves a full node is theirs to say.
 #![cfg(not(shuttle))]
 
-use gmm_core::{Error, FrameNr, NodeId, Policy};
+use gmm_core::{Arrival, Departure, Error, FrameNr, NodeId, PageNr, Policy};
 use gmm_driver_tests::array::DeviceOptions;
 use gmm_driver_tests::{World, word};
 
@@ -9,16 +9,16 @@ use gmm_driver_tests::{World, word};
 struct Mru(Vec<FrameNr>);
 
 impl Policy for Mru {
-    fn mapped(&mut self, frame: FrameNr) {
-        self.removed(frame);
+    fn mapped(&mut self, frame: FrameNr, _: PageNr, _: Arrival) {
+        self.0.retain(|&f| f != frame);
         self.0.push(frame);
     }
 
-    fn removed(&mut self, frame: FrameNr) {
+    fn removed(&mut self, frame: FrameNr, _: Departure) {
         self.0.retain(|&f| f != frame);
     }
 
-    fn victims(&self, take: &mut dyn FnMut(FrameNr) -> bool) {
+    fn victims(&mut self, take: &mut dyn FnMut(FrameNr) -> bool) {
         // One that does not exist is its own mistake alone.
         let _ = take(FrameNr(u32::MAX)) && self.0.iter().rev().all(|&f| take(f));
     }
