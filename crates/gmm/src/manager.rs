@@ -64,8 +64,7 @@ impl Gmm {
         let handlers = cpu.start(&space)?;
         let devices = builder.xpus.into_iter().map(|xpu| Device::new(&space, xpu));
         let devices = devices.collect::<Result<Vec<_>>>()?;
-        let control =
-            builder.control_socket.then(|| ControlSocket::offer(&space, &devices));
+        let control = builder.control_socket.then(|| ControlSocket::offer(&space, &devices));
         Ok(Self {
             inner: Arc::new(Inner {
                 control,
