@@ -67,7 +67,9 @@ pub enum MappingKind {
     Local,
     /// Bytes equal to those of a frame of the processor's own node, for reading only; the frame
     /// stays in reach of copies and is not written meanwhile. Asked only of a processor whose
-    /// frames move and that has [`Capabilities::READ_ONLY_REPLICAS`].
+    /// frames move and that has [`Capabilities::READ_ONLY_REPLICAS`]. The protection is what the
+    /// page's region allows: with [`Protection::ReadWrite`] a write faults, and the core is asked;
+    /// with [`Protection::ReadOnly`] it fails, as through any read-only mapping.
     Replica,
     /// A frame of another node, itself. Asked only of a processor with
     /// [`Capabilities::COHERENT_LINK`], with what the frame's device gave as
