@@ -16,10 +16,12 @@ use crate::driver::{Access, Enter, Protection};
 use crate::entry::{Entry, EntryGuard, Mapping};
 use crate::node::{Node, TransitFrame};
 use crate::space::Space;
-use crate::stats::Event;
+use crate::stats::{Event, Outcome};
 use crate::sync::Deadline;
 use crate::transfer::give_up;
-use crate::{Arrival, Error, Frame, NodeId, PageNr, Processor, ProcessorId, Result, VirtAddr};
+use crate::{
+    Arrival, Error, Frame, MovedBy, NodeId, PageNr, Processor, ProcessorId, Result, VirtAddr,
+};
 
 /// How a fault was resolved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +33,16 @@ pub enum Resolved {
     /// A launch holds the page elsewhere for now. Let the access fault again: it comes after the
     /// faults that wait already, and the thread that serves them is free for those.
     Again,
+}
+
+impl From<Outcome> for Resolved {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Copied | Outcome::ZeroFilled | Outcome::Mapped => Self::Entered,
+            Outcome::Coalesced => Self::AlreadyUsable,
+            Outcome::Throttled | Outcome::Failed => Self::Again,
+        }
+    }
 }
 
 /// Why a page is wanted somewhere. One that is wanted for a `Hold` is pinned, too.
@@ -73,6 +85,7 @@ impl Space {
     /// [`Error::Transfer`] if a driver failed. After an error other than the first four the page
     /// is poisoned where the processor can be told so.
     pub fn fault(&self, processor: &Processor, addr: VirtAddr, access: Access) -> Result<Resolved> {
+        let begun = self.clock.now();
         let node = self.known_node(processor.node);
         let page = addr.page();
         let want =
@@ -83,20 +96,17 @@ impl Space {
             Some(entry) => self.resolve(entry, &want),
             None => Err(Error::NotMapped { addr }),
         };
-        match result {
-            Ok(Resolved::Entered) => self.stats.count(node.id, Event::Fault),
-            Ok(Resolved::AlreadyUsable) => self.stats.count(node.id, Event::Coalesced),
-            Ok(Resolved::Again) => {}
-            Err(error) => {
-                self.stats.count(node.id, Event::Failed);
-                self.poison(processor, page, generation, error);
-            }
+        if let Err(error) = result {
+            self.poison(processor, page, generation, error);
         }
-        result
+        let outcome = result.unwrap_or(Outcome::Failed);
+        let took = self.clock.now().saturating_sub(begun);
+        self.stats.count_fault(processor, access, outcome, took);
+        result.map(Resolved::from)
     }
 
     /// Serves a want: steps 1 to 5.
-    pub(crate) fn resolve(&self, entry: &Entry, want: &Want<'_>) -> Result<Resolved> {
+    pub(crate) fn resolve(&self, entry: &Entry, want: &Want<'_>) -> Result<Outcome> {
         let mut spare = Spare::default();
         let mut held_until = None;
         let mut tries = 0;
@@ -127,7 +137,7 @@ impl Space {
                     let holder = self.known_node(node);
                     holder.wait(holder.changes(), self.soon(), &*self.clock);
                     if deadline.left(&*self.clock).is_none() {
-                        return if patient { Err(error) } else { Ok(Resolved::Again) };
+                        return if patient { Err(error) } else { Ok(Outcome::Throttled) };
                     }
                 }
                 Err(Error::Thrashing { .. }) => tries += 1,
@@ -197,7 +207,7 @@ impl Space {
     }
 
     /// Step 1, done: make sure that the processor sees what the entry says.
-    fn confirm(&self, m: &mut Mapping, want: &Want<'_>) -> Result<Resolved> {
+    fn confirm(&self, m: &mut Mapping, want: &Want<'_>) -> Result<Outcome> {
         let frame = m.copy_on(want.node.id).expect("a usable page has a copy on its node");
         match (want.cause, want.processor) {
             (Cause::Fault, Some(p)) => {
@@ -213,27 +223,27 @@ impl Space {
             (Cause::Hold, _) => want.node.pin(frame.nr),
             _ => want.node.touch(frame.nr, Arrival::Hint),
         }
-        Ok(Resolved::AlreadyUsable)
+        Ok(Outcome::Coalesced)
     }
 
     /// Steps 4 and 5, on a locked entry that the processor can't use as it is. `spare` has what
     /// [`Space::lacking`] asks for.
-    fn serve(&self, m: &mut Mapping, want: &Want<'_>, spare: Spare<'_>) -> Result<Resolved> {
+    fn serve(&self, m: &mut Mapping, want: &Want<'_>, spare: Spare<'_>) -> Result<Outcome> {
         let exclusive = self.wants_exclusive(want);
         if let Some(node) = self.holder(m, want.node.id, want.processor, exclusive) {
             return Err(Error::PageHeld { addr: want.page.start(), node });
         }
         // The clear may find that the application has discarded the page; then it is Empty.
         self.clear_conflicts(m, want.page, want.node.id, want.processor, exclusive)?;
-        match m.copy_on(want.node.id) {
+        let outcome = match m.copy_on(want.node.id) {
             Some(frame) => self.map_resident(m, want, frame, exclusive)?,
             None => self.bring(m, want, spare, exclusive)?,
-        }
+        };
         if want.cause == Cause::Hold {
             let frame = m.copy_on(want.node.id).expect("the page was brought here");
             want.node.pin(frame.nr);
         }
-        Ok(Resolved::Entered)
+        Ok(outcome)
     }
 
     /// Whether serving the want makes every other copy out of date: it writes, or nothing would
@@ -249,7 +259,7 @@ impl Space {
         want: &Want<'_>,
         frame: Frame,
         exclusive: bool,
-    ) -> Result<()> {
+    ) -> Result<Outcome> {
         if exclusive {
             self.drop_copies(m, want.page, |c| c.node != want.node.id);
         }
@@ -260,7 +270,7 @@ impl Space {
         }
         let why = if want.cause == Cause::Prefetch { Arrival::Hint } else { Arrival::Fault };
         want.node.touch(frame.nr, why);
-        Ok(())
+        Ok(Outcome::Mapped)
     }
 
     /// The page has no copy here: zero-fill or copy into the spare frame, map it, record it.
@@ -270,7 +280,7 @@ impl Space {
         want: &Want<'_>,
         spare: Spare<'_>,
         exclusive: bool,
-    ) -> Result<()> {
+    ) -> Result<Outcome> {
         let page = want.page;
         let source = m.source();
         let from = source.map_or(want.node.id, |s| s.node);
@@ -286,9 +296,9 @@ impl Space {
         self.unpoison(m, page);
         if let Some(p) = want.processor {
             let entered = self.enter(m, page, p, target, protection_for(m, alone));
-            if let Err(Error::Mmu { cause, .. }) = entered {
+            if let Err(error @ Error::Mmu { cause, .. }) = entered {
                 give_up(frame, cause);
-                return entered;
+                return Err(error);
             }
             entered?;
         }
@@ -296,7 +306,8 @@ impl Space {
             self.drop_copies(m, page, |_| true);
         }
         let why = if want.cause == Cause::Prefetch { Arrival::Prefetch } else { Arrival::Fault };
-        m.add_copy(frame.activate(page, why));
+        let moved_by = MovedBy::new(want.cause, want.processor.map(Processor::id));
+        m.add_copy(frame.activate(page, why, moved_by));
         self.note_spare(m);
         match source {
             None => self.stats.count(want.node.id, Event::Zeroed),
@@ -305,7 +316,7 @@ impl Space {
         if want.cause == Cause::Prefetch {
             self.stats.count(want.node.id, Event::Prefetched);
         }
-        Ok(())
+        Ok(source.map_or(Outcome::ZeroFilled, |_| Outcome::Copied))
     }
 
     fn thrashing(&self, want: &Want<'_>) -> Error {

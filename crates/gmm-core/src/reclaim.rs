@@ -16,7 +16,8 @@ use crate::stats::{Event, MoveCause};
 use crate::sync::Deadline;
 use crate::transfer::{direct, give_up};
 use crate::{
-    Arrival, Batch, Departure, Frame, FrameNr, NodeId, OutOfMemory, PageNr, Policy, ProcessorSet,
+    Arrival, Batch, Departure, Frame, FrameNr, MovedBy, NodeId, OutOfMemory, PageNr, Policy,
+    ProcessorSet,
 };
 
 /// The most pages evicted at a time: what a thread's stack holds, and drivers are promised.
@@ -399,7 +400,8 @@ impl Space {
         let freed = node.take_back(frame.nr, page, Departure::Evicted);
         match refuge {
             Some(refuge) => {
-                entry.add_copy(refuge.activate(page, Arrival::Evicted));
+                let moved_by = MovedBy::new(MoveCause::Eviction, None);
+                entry.add_copy(refuge.activate(page, Arrival::Evicted, moved_by));
                 self.stats.count_copy(node.id, HOST, MoveCause::Eviction);
             }
             None => self.stats.count(node.id, Event::EvictedClean),

@@ -71,6 +71,7 @@ impl Space {
             config,
         };
         space.add_device(host)?;
+        space.stats.begin(&cpu);
         space.processors[0].with_mut(|slot| *slot = Some(cpu));
         Ok(Arc::new(space))
     }
@@ -144,6 +145,7 @@ impl Space {
                 refused.extend(self.note_refusal(range, id));
             }
         }
+        self.stats.begin(&processor);
         // Seen by others only when it is known what it can use.
         self.processors[id.index()].with_mut(|slot| *slot = Some(Arc::clone(&processor)));
         Ok(Attached { processor, refused })
@@ -186,6 +188,7 @@ impl Space {
             processor.mmu.va_release(range);
         }
         self.regions.lock().for_each_mut(|region| region.refused_by.remove(processor.id));
+        self.stats.end(processor);
         let left = self.processors[processor.id.index()].with_mut(Option::take);
         setup.left.extend(left);
     }

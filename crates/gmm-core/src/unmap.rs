@@ -2,7 +2,6 @@
 
 use crate::entry::Mapping;
 use crate::space::Space;
-use crate::stats::Event;
 use crate::{Error, PageNr, PageRange, ProcessorSet, Result, VirtAddr};
 
 impl Space {
@@ -92,9 +91,6 @@ impl Space {
             let mut m = entry.lock();
             for id in m.mapped().iter() {
                 self.forget_mapping(&mut m, id);
-            }
-            for node in self.nodes().filter(|node| m.was_touched_on(node.id)) {
-                self.stats.count(node.id, Event::TouchedBefore);
             }
             self.drop_copies(&mut m, page, |_| true);
             m.set_poisoned(false);
