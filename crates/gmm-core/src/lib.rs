@@ -31,6 +31,7 @@
 
 mod addr;
 mod advise;
+mod attributes;
 mod batch;
 mod clock;
 mod coherence;
@@ -45,11 +46,14 @@ mod id;
 mod inspect;
 mod list;
 mod node;
+mod pins;
+mod placement;
 mod policy;
 mod processor;
 mod protect;
 mod reclaim;
 mod region;
+mod remap;
 mod residency;
 mod snapshot;
 mod space;
@@ -60,6 +64,7 @@ mod transfer;
 mod unmap;
 
 pub use addr::{FrameNr, HostAddr, PAGE_SHIFT, PAGE_SIZE, PageNr, PageRange, VirtAddr};
+pub use attributes::{Attribute, Attributes};
 pub use batch::Batch;
 pub use clock::Clock;
 pub use config::Config;
@@ -68,11 +73,14 @@ pub use error::{Error, OutOfMemory, Result};
 pub use fault::Resolved;
 pub use histogram::{Bucket, Histogram};
 pub use hold::Hold;
-pub use id::{Frame, MAX_NODES, MAX_PROCESSORS, NodeId, ProcessorId, ProcessorSet};
+pub use id::{Frame, MAX_NODES, MAX_PROCESSORS, NodeId, NodeSet, ProcessorId, ProcessorSet};
 pub use inspect::{PageInfo, RegionUsage};
-pub use policy::{Arrival, Departure, Lru, Policy};
+pub use policy::{
+    Arrival, Departure, Dip, EvictionPolicy, Fifo16, Lru, NextUse, Policy, UnknownPolicy,
+};
 pub use processor::Processor;
 pub use region::RegionInfo;
+pub use remap::{Remap, RemapAnswer, RemapCause, RemapSubscriber, Subscription};
 pub use residency::{CopyInfo, MovedBy, Run};
 pub use snapshot::{FaultCounts, Moved, NodeStats, ProcessorStats, Snapshot};
 pub use space::{Attached, Space};
