@@ -34,6 +34,7 @@ mod advice;
 mod background;
 mod buffer;
 mod builder;
+pub mod control;
 mod error;
 mod hints;
 mod manager;

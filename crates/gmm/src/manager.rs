@@ -12,6 +12,7 @@ use gmm_cpu::BlockedSignals;
 use zerocopy::FromZeros;
 
 use crate::background::Background;
+use crate::control::ControlSocket;
 use crate::trace::{self, Recorder};
 use crate::xpu::{Device, Xpu};
 use crate::{Advice, Builder, Error, Report, Result, TraceGuard, Unified};
@@ -36,8 +37,9 @@ pub struct Gmm {
 }
 
 struct Inner {
-    // In this order: nothing moves by itself while contexts end, and they end before the CPU stops
-    // serving faults.
+    // In this order: nobody asks any more, nothing moves by itself while contexts end, and they end
+    // before the CPU stops serving faults.
+    control: Option<Result<ControlSocket, String>>,
     _background: Background,
     devices: Vec<Device>,
     _handlers: gmm_cpu::FaultHandlers,
@@ -71,8 +73,10 @@ impl Gmm {
         let devices = builder.xpus.into_iter().map(|xpu| Device::new(&space, xpu));
         let devices = devices.collect::<Result<Vec<_>>>()?;
         let background = Background::start(&space, devices.iter().map(Device::node))?;
+        let control = builder.control_socket.then(|| ControlSocket::offer(&space, &devices));
         let gmm = Self {
             inner: Arc::new(Inner {
+                control,
                 _background: background,
                 devices,
                 _handlers: handlers,
@@ -317,7 +321,16 @@ impl Gmm {
 
     /// The counters, for people: shows itself as text.
     pub fn report(&self) -> Report {
-        Report::new(self.snapshot(), self.usage(), self.frame_backing())
+        Report::new(self.snapshot(), self.usage(), self.frame_backing(), self.control_socket())
+    }
+
+    /// Where this process can be asked from outside; or why it can't be, in words.
+    pub fn control_socket(&self) -> core::result::Result<std::path::PathBuf, &str> {
+        match &self.inner.control {
+            Some(Ok(socket)) => Ok(socket.path()),
+            Some(Err(why)) => Err(why),
+            None => Err("turned off"),
+        }
     }
 
     /// How the XPUs' frames are backed, one entry an XPU.
