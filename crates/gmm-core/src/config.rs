@@ -26,6 +26,9 @@ pub struct Config {
     /// How long a prefetch, or a launch that is to hold a page, waits for one that another launch
     /// holds. (A fault does not wait in the manager: see [`Resolved::Again`](crate::Resolved).)
     pub hold_wait: Duration,
+    /// How many of a node's frames programs may pin, in percent;
+    /// [`Space::set_pin_limit`](crate::Space::set_pin_limit) sets another number for a node.
+    pub pin_limit_percent: u32,
     /// How many free host frames are kept warm; what `munmap` frees beyond goes back to the
     /// operating system.
     pub warm_host_frames: u32,
@@ -41,6 +44,7 @@ impl Default for Config {
             frame_wait: Duration::from_millis(800),
             copy_timeout: Duration::from_secs(10),
             hold_wait: Duration::from_secs(30),
+            pin_limit_percent: 75,
             warm_host_frames: 256,
         }
     }

@@ -1,7 +1,8 @@
 //! The fault: from "processor p touched address a" to "p maps the page", in five steps.
 //!
 //! 1. Find the entry. If the page is usable as it is, another fault was quicker.
-//! 2. Take a free frame of the processor's node (and one of host memory if the bytes have to go
+//! 2. Decide where the page is to be (`placement.rs`), which most often is the processor's node.
+//!    Take a free frame there (and one of host memory if the bytes have to go
 //!    that way), holding no entry lock: this may evict and wait.
 //! 3. Lock the entry and look again.
 //! 4. Empty: zero the frame. Elsewhere: clear what conflicts, copy. Here: clear what conflicts.
@@ -11,10 +12,12 @@
 //! If any step fails the entry is true and no data is lost: the only copy of a page is never
 //! given up before the new one is valid and entered.
 
-use crate::coherence::transfer_error;
-use crate::driver::{Access, Enter, Protection};
+use crate::coherence::{Contents, transfer_error};
+use crate::driver::{Access, Enter, MappingKind, Protection};
 use crate::entry::{Entry, EntryGuard, Mapping};
 use crate::node::{Node, TransitFrame};
+use crate::placement::{Plan, Way};
+use crate::remap::RemapCause;
 use crate::space::Space;
 use crate::stats::Event;
 use crate::sync::Deadline;
@@ -58,7 +61,7 @@ struct Spare<'a> {
 }
 
 /// How often a want is tried again when the page changes hands between two steps.
-const MAX_TRIES: u32 = 64;
+pub(crate) const MAX_TRIES: u32 = 64;
 
 impl Space {
     /// A processor touched an address that it does not map, or may not use so. Called by a
@@ -69,8 +72,8 @@ impl Space {
     /// # Errors
     /// [`Error::NotMapped`], [`Error::Protection`], [`Error::RegionRefused`] or
     /// [`Error::NotAttached`] for an access that may not be; [`Error::OutOfMemory`];
-    /// [`Error::PageBusy`] if the page can't leave its node; [`Error::Mmu`] or
-    /// [`Error::Transfer`] if a driver failed. After an error other than the first four the page
+    /// [`Error::PageBusy`], [`Error::PagePinned`] or [`Error::PageKept`] if the page can't leave
+    /// its node; [`Error::Mmu`] or [`Error::Transfer`] if a driver failed. After an error other than the first four the page
     /// is poisoned where the processor can be told so.
     pub fn fault(&self, processor: &Processor, addr: VirtAddr, access: Access) -> Result<Resolved> {
         let node = self.known_node(processor.node);
@@ -99,23 +102,29 @@ impl Space {
     pub(crate) fn resolve(&self, entry: &Entry, want: &Want<'_>) -> Result<Resolved> {
         let mut spare = Spare::default();
         let mut held_until = None;
+        let mut own_only = false;
         let mut tries = 0;
         while tries < MAX_TRIES {
             let mut m = self.lock_open(entry, want)?;
             if self.is_usable(&m, want) {
                 return self.confirm(&mut m, want);
             }
-            if let Some((node, lacking)) = self.lacking(&m, want, &mut spare) {
+            let plan = self.plan(&m, want, own_only);
+            if let Some((node, lacking)) = self.lacking(&m, &plan, &mut spare) {
                 drop(m);
                 // While it waits for a frame, another may bring the page.
                 let still_wanted = || {
                     let gone = want.processor.is_some_and(Processor::is_detached);
-                    !gone && entry.lock().copy_on(want.node.id).is_none()
+                    !gone && entry.lock().copy_on(plan.node.id).is_none()
                 };
-                *lacking = self.take_frame(node, still_wanted)?;
+                match self.take_frame(node, still_wanted) {
+                    // Then it is served as if nothing were preferred.
+                    Err(_) if plan.way == Way::Remote => own_only = true,
+                    taken => *lacking = taken?,
+                }
                 continue;
             }
-            match self.serve(&mut m, want, core::mem::take(&mut spare)) {
+            match self.serve(&mut m, want, &plan, core::mem::take(&mut spare)) {
                 Err(error @ Error::PageHeld { node, .. }) => {
                     drop(m);
                     // A thread that serves faults has others to serve.
@@ -141,13 +150,15 @@ impl Space {
     fn lacking<'a, 's>(
         &'a self,
         m: &Mapping,
-        want: &Want<'a>,
+        plan: &Plan<'a>,
         spare: &'s mut Spare<'a>,
     ) -> Option<(&'a Node, &'s mut Option<TransitFrame<'a>>)> {
-        if m.copy_on(want.node.id).is_some() {
+        if m.copy_on(plan.node.id).is_some() {
             return None;
         }
-        let Some(target) = &spare.target else { return Some((want.node, &mut spare.target)) };
+        // One of another node was taken for another plan.
+        spare.target.take_if(|target| target.frame().node != plan.node.id);
+        let Some(target) = &spare.target else { return Some((plan.node, &mut spare.target)) };
         m.source().filter(|&from| self.needs_bounce(from, target.frame()))?;
         let host = self.known_node(NodeId::HOST);
         spare.bounce.is_none().then_some((host, &mut spare.bounce))
@@ -187,8 +198,11 @@ impl Space {
 
     /// Step 1: nothing needs to be moved or mapped.
     fn is_usable(&self, m: &Mapping, want: &Want<'_>) -> bool {
+        if want.cause != Cause::Fault && m.copy_on(want.node.id).is_none() {
+            return false;
+        }
         match (want.processor, want.access) {
-            (None, _) => m.copy_on(want.node.id).is_some(),
+            (None, _) => true,
             // Entering a page again does no harm.
             (Some(_), _) if m.is_unsure() => false,
             (Some(p), Access::Read) => m.mapped().contains(p.id),
@@ -198,19 +212,20 @@ impl Space {
 
     /// Step 1, done: make sure that the processor sees what the entry says.
     fn confirm(&self, m: &mut Mapping, want: &Want<'_>) -> Result<Resolved> {
-        let frame = m.copy_on(want.node.id).expect("a usable page has a copy on its node");
+        let page = want.page;
+        let frame = m.frame_seen_from(want.node.id).expect("a usable page has a frame");
         match (want.cause, want.processor) {
             (Cause::Fault, Some(p)) => {
-                let protection = mapping_protection(m, p);
-                let mapping = Enter::local(want.page, frame, protection);
+                let protection = self.mapping_protection(m, p);
+                let mapping = Enter { page, frame, protection, kind: self.kind_of(m, p, frame) };
                 p.mmu.revalidate(mapping, want.addr).map_err(|cause| Error::Mmu {
                     processor: p.id,
                     operation: "revalidate",
-                    addr: want.page.start(),
+                    addr: page.start(),
                     cause,
                 })?;
             }
-            (Cause::Hold, _) => want.node.pin(frame.nr),
+            (Cause::Hold, _) => want.node.hold(frame.nr),
             _ => want.node.touch(frame.nr, Arrival::Hint),
         }
         Ok(Resolved::AlreadyUsable)
@@ -218,74 +233,85 @@ impl Space {
 
     /// Steps 4 and 5, on a locked entry that the processor can't use as it is. `spare` has what
     /// [`Space::lacking`] asks for.
-    fn serve(&self, m: &mut Mapping, want: &Want<'_>, spare: Spare<'_>) -> Result<Resolved> {
-        let exclusive = self.wants_exclusive(want);
-        if let Some(node) = self.holder(m, want.node.id, want.processor, exclusive) {
-            return Err(Error::PageHeld { addr: want.page.start(), node });
+    fn serve(
+        &self,
+        m: &mut Mapping,
+        want: &Want<'_>,
+        plan: &Plan<'_>,
+        spare: Spare<'_>,
+    ) -> Result<Resolved> {
+        let (page, at, exclusive) = (want.page, plan.node.id, plan.exclusive);
+        // A replica is a copy that nobody maps itself.
+        let reader = want.processor.filter(|_| plan.way != Way::Replica);
+        if let Some(node) = self.holder(m, at, reader, exclusive) {
+            return Err(Error::PageHeld { addr: page.start(), node });
         }
-        // The clear may find that the application has discarded the page; then it is Empty.
-        self.clear_conflicts(m, want.page, want.node.id, want.processor, exclusive)?;
-        match m.copy_on(want.node.id) {
-            Some(frame) => self.map_resident(m, want, frame, exclusive)?,
-            None => self.bring(m, want, spare, exclusive)?,
+        if exclusive {
+            self.check_unpinned(m, page, Some(at))?;
+            self.ask(m, page, RemapCause::Move, |copy| copy.node != at)?;
+        }
+        let contents = self.clear_conflicts(m, page, at, reader, exclusive)?;
+        if contents == Contents::Gone && plan.way == Way::Replica {
+            // The application has discarded the page: there is nothing left to copy.
+            return Err(self.thrashing(want));
+        }
+        match m.copy_on(at) {
+            Some(frame) => self.map_resident(m, want, plan, frame)?,
+            None => self.bring(m, want, plan, spare)?,
         }
         if want.cause == Cause::Hold {
-            let frame = m.copy_on(want.node.id).expect("the page was brought here");
-            want.node.pin(frame.nr);
+            let frame = m.copy_on(at).expect("the page was brought here");
+            plan.node.hold(frame.nr);
         }
         Ok(Resolved::Entered)
     }
 
-    /// Whether serving the want makes every other copy out of date: it writes, or nothing would
-    /// tell a later write.
-    fn wants_exclusive(&self, want: &Want<'_>) -> bool {
-        want.access == Access::Write || want.processor.is_some_and(|p| !p.maps_read_only())
-    }
-
-    /// The page has a valid copy here: if it is to be exclusive drop the others, and map it.
+    /// The page has a valid copy where it is to be: if it is to be exclusive drop the others, and
+    /// map it.
     fn map_resident(
         &self,
         m: &mut Mapping,
         want: &Want<'_>,
+        plan: &Plan<'_>,
         frame: Frame,
-        exclusive: bool,
     ) -> Result<()> {
-        if exclusive {
-            self.drop_copies(m, want.page, |c| c.node != want.node.id);
+        if plan.exclusive {
+            self.drop_copies(m, want.page, |c| c.node != plan.node.id);
         }
         self.unpoison(m, want.page);
         if let Some(p) = want.processor {
-            let alone = m.nr_copies() == 1;
-            self.enter(m, want.page, p, frame, protection_for(m, alone))?;
+            let alone = m.nr_copies() == 1 && !m.has_replica();
+            self.enter_as(m, self.enter_of(m, want.page, plan, frame, alone), p)?;
         }
         let why = if want.cause == Cause::Prefetch { Arrival::Hint } else { Arrival::Fault };
-        want.node.touch(frame.nr, why);
+        plan.node.touch(frame.nr, why);
         Ok(())
     }
 
-    /// The page has no copy here: zero-fill or copy into the spare frame, map it, record it.
+    /// The page has no copy where it is to be: zero-fill or copy into the spare frame, map it,
+    /// record it.
     fn bring(
         &self,
         m: &mut Mapping,
         want: &Want<'_>,
+        plan: &Plan<'_>,
         spare: Spare<'_>,
-        exclusive: bool,
     ) -> Result<()> {
-        let page = want.page;
+        let (page, to) = (want.page, plan.node);
         let source = m.source();
-        let from = source.map_or(want.node.id, |s| s.node);
+        let from = source.map_or(to.id, |s| s.node);
         let frame = spare.target.ok_or_else(|| self.thrashing(want))?;
         let frame = self
             .fill(source, frame, spare.bounce)
-            .map_err(|cause| transfer_error(page, from, want.node, cause))?;
+            .map_err(|cause| transfer_error(page, from, to, cause))?;
         let target = frame.frame();
-        let alone = exclusive || source.is_none();
+        let alone = plan.exclusive || source.is_none();
         if !alone {
-            self.make_room_for_copy(m, page, want.node.id)?;
+            self.make_room_for_copy(m, page, to.id)?;
         }
         self.unpoison(m, page);
         if let Some(p) = want.processor {
-            let entered = self.enter(m, page, p, target, protection_for(m, alone));
+            let entered = self.enter_as(m, self.enter_of(m, page, plan, target, alone), p);
             if let Err(Error::Mmu { cause, .. }) = entered {
                 give_up(frame, cause);
                 return entered;
@@ -299,16 +325,36 @@ impl Space {
         m.add_copy(frame.activate(page, why));
         self.note_spare(m);
         match source {
-            None => self.stats.count(want.node.id, Event::Zeroed),
-            Some(_) => self.stats.count_copy(from, want.node.id, want.cause),
+            None => self.stats.count(to.id, Event::Zeroed),
+            Some(_) => self.stats.count_copy(from, to.id, want.cause),
         }
         if want.cause == Cause::Prefetch {
-            self.stats.count(want.node.id, Event::Prefetched);
+            self.stats.count(to.id, Event::Prefetched);
         }
         Ok(())
     }
 
-    fn thrashing(&self, want: &Want<'_>) -> Error {
+    /// The mapping that a plan makes: for writing only where the page has no other copy.
+    fn enter_of(
+        &self,
+        m: &Mapping,
+        page: PageNr,
+        plan: &Plan<'_>,
+        frame: Frame,
+        alone: bool,
+    ) -> Enter {
+        let remote = || plan.node.device.remote_handle(frame);
+        let kind = match plan.way {
+            Way::Local => MappingKind::Local,
+            Way::Replica => MappingKind::Replica,
+            Way::Remote => remote().map_or(MappingKind::Local, MappingKind::Remote),
+        };
+        let may_write = alone || kind == MappingKind::Replica;
+        let protection = if may_write { m.protection } else { Protection::ReadOnly };
+        Enter { page, frame, protection, kind }
+    }
+
+    pub(crate) fn thrashing(&self, want: &Want<'_>) -> Error {
         Error::Thrashing { addr: want.page.start(), node: want.node.id, tries: MAX_TRIES }
     }
 
@@ -329,15 +375,4 @@ impl Space {
             m.set_poisoned(true);
         }
     }
-}
-
-/// The protection of a mapping made while the entry is `m`: writes only where the page has no
-/// other copy.
-fn protection_for(m: &Mapping, alone: bool) -> Protection {
-    if alone { m.protection } else { Protection::ReadOnly }
-}
-
-/// The protection under which `p` maps the page now.
-fn mapping_protection(m: &Mapping, p: &Processor) -> Protection {
-    if m.writable().contains(p.id) { m.protection } else { Protection::ReadOnly }
 }

@@ -6,8 +6,8 @@ use crate::node::FramePlace;
 use crate::space::Space;
 use crate::stats::Event;
 use crate::{
-    Frame, FrameNr, MAX_NODES, NodeStats, PageNr, PageRange, ProcessorSet, RegionInfo, Snapshot,
-    VirtAddr,
+    Attributes, Frame, FrameNr, MAX_NODES, NodeId, NodeStats, PageNr, PageRange, ProcessorId,
+    ProcessorSet, RegionInfo, Snapshot, VirtAddr,
 };
 
 /// One page, as it was at the moment of asking.
@@ -129,7 +129,7 @@ impl Space {
         let mut nr_copies = 0;
         for (page, entry) in regions.iter().flat_map(|r| self.table.entries(r.range)) {
             let m = entry.lock();
-            self.check_entry(&m).map_err(|what| format!("page {}: {what}", page.start()))?;
+            self.check_entry(&m, page).map_err(|what| format!("page {}: {what}", page.start()))?;
             nr_copies += m.nr_copies();
         }
         let mut nr_owned = 0;
@@ -139,19 +139,36 @@ impl Space {
             for (nr, page, place) in owners {
                 self.check_frame(Frame { node: node.id, nr }, page, place)?;
             }
+            if !node.counts_pins() {
+                return Err(format!("node {}: its pins don't add up", node.id));
+            }
             let counts = node.counts();
             if counts.in_transit != 0 {
                 let lost = counts.in_transit;
                 return Err(format!("node {}: {lost} frames are in nobody's hands", node.id));
             }
         }
+        self.check_attributes(&regions)?;
         if nr_copies != nr_owned {
             return Err(format!("{nr_owned} frames hold pages, the entries name {nr_copies}"));
         }
         Ok(())
     }
 
-    fn check_entry(&self, m: &Mapping) -> Result<(), String> {
+    /// Nothing is advised or watched where nothing is mapped.
+    fn check_attributes(&self, regions: &[RegionInfo]) -> Result<(), String> {
+        let advised = self.attributes.with(|table| table.ranges());
+        let watched = self.subscribers.with(|s| s.ranges());
+        for range in advised.into_iter().chain(watched) {
+            let is_mapped = |page| regions.iter().any(|r| r.range.contains(page));
+            if !range.pages().all(is_mapped) {
+                return Err(format!("{range} is advised or watched, and not mapped"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_entry(&self, m: &Mapping, page: PageNr) -> Result<(), String> {
         if !m.writable().difference(m.mapped()).is_empty() {
             return Err(format!("{:?} write what only {:?} map", m.writable(), m.mapped()));
         }
@@ -162,9 +179,29 @@ impl Space {
             let Some(processor) = self.processor(id) else {
                 return Err(format!("mapped by processor {id}, which is not attached"));
             };
-            if m.copy_on(processor.node).is_none() {
-                return Err(format!("mapped by processor {id}, without a copy on its node"));
+            match m.frame_seen_from(processor.node) {
+                None => {
+                    return Err(format!("mapped by processor {id}, without a copy on its node"));
+                }
+                Some(far) if far.node != processor.node => {
+                    if !self.maps_remotely(&processor, far.node) {
+                        return Err(format!("processor {id} can't map node {} remotely", far.node));
+                    }
+                }
+                Some(_) => {}
             }
+        }
+        let is_mapped = m.mapped().contains(ProcessorId::CPU) && m.copy_on(NodeId::HOST).is_some();
+        if m.has_replica() && !(is_mapped && m.writable().is_empty()) {
+            let writable = m.writable();
+            return Err(format!("a replica that nobody maps, or beside writes by {writable:?}"));
+        }
+        let attributes = self.attributes.with(|table| table.get(page));
+        if m.is_advised() != (attributes != Attributes::default() || self.pin_of(m).is_some()) {
+            return Err(format!("advised: {}, yet it has {attributes:?}", m.is_advised()));
+        }
+        if m.is_watched() != self.subscribers.with(|s| s.watches(page)) {
+            return Err(format!("watched: {}, yet no subscriber says so", m.is_watched()));
         }
         Ok(())
     }

@@ -11,7 +11,7 @@
 //! | `Transit` | the thread with the [`TransitFrame`] | `Active`, `Free`, `Absent` (release), `Lost` |
 //! | `Active` | whoever holds its page's entry lock | `Spare`, `Pinned`, `Transit`, `Lost` |
 //! | `Spare` | the same; another node has an equal copy, so this one can go | `Active`, `Pinned`, `Transit`, `Lost` |
-//! | `Pinned` | the same, but anyone may unpin it; never evicted, moved or freed | `Active`, `Spare` |
+//! | `Pinned` | the same, but a launch may end its hold with no lock; never evicted, moved or freed | `Active`, `Spare` |
 //! | `Lost` | nobody: an operation on it never ended | |
 //!
 //! # Lock order
@@ -50,6 +50,9 @@ struct FrameMeta {
     distrusted: bool,
     /// Another node has an equal copy: what a pinned frame will be once it is not.
     spare: bool,
+    /// How many launches hold it.
+    holds: u32,
+    /// How often programs have pinned it (`PIN`).
     pins: u32,
 }
 
@@ -62,6 +65,9 @@ struct Lists {
     /// How many frames are in each place.
     count: [u32; NR_PLACES],
     peak_resident: u32,
+    /// Frames that programs have pinned, and how many may be.
+    pinned_frames: u32,
+    pin_limit: u32,
     importing: bool,
     /// Frames on their way back to the device: an import may not get them yet.
     releasing: u32,
@@ -113,6 +119,7 @@ impl Node {
             place: FramePlace::Absent,
             distrusted: false,
             spare: false,
+            holds: 0,
             pins: 0,
         };
         let mut count = [0; NR_PLACES];
@@ -128,6 +135,8 @@ impl Node {
                 policy: Box::new(Lru::new(capacity)),
                 count,
                 peak_resident: 0,
+                pinned_frames: 0,
+                pin_limit: capacity,
                 importing: false,
                 releasing: 0,
                 import_error: None,
@@ -285,22 +294,56 @@ impl Node {
         }
     }
 
-    /// Keeps the frame where it is until as many [`Node::unpin`]. The caller holds the page's
-    /// entry lock.
-    pub(crate) fn pin(&self, nr: FrameNr) {
+    /// A launch holds the frame: it stays where it is until as many [`Node::release_hold`]. The
+    /// caller holds the page's entry lock.
+    pub(crate) fn hold(&self, nr: FrameNr) {
         let mut lists = self.lists.lock();
-        lists.policy.removed(nr, Departure::Aside);
-        lists.spare.remove(nr);
-        lists.set_place(nr, FramePlace::Pinned);
-        lists.meta[nr.0 as usize].pins += 1;
+        lists.set_aside(nr);
+        lists.meta[nr.0 as usize].holds += 1;
     }
 
     /// The caller need hold no lock: a launch ends without waiting for anyone.
-    pub(crate) fn unpin(&self, nr: FrameNr) {
+    pub(crate) fn release_hold(&self, nr: FrameNr) {
+        let mut lists = self.lists.lock();
+        lists.meta[nr.0 as usize].holds -= 1;
+        self.end_pin(lists, nr);
+    }
+
+    /// A program pins the frame: it stays where it is until as many [`Node::unpin`]. The caller
+    /// holds the page's entry lock.
+    ///
+    /// # Errors
+    /// How many frames are pinned already and how many may be, if one more is too many.
+    pub(crate) fn pin(&self, nr: FrameNr) -> Result<(), (u32, u32)> {
+        let mut lists = self.lists.lock();
+        if lists.meta[nr.0 as usize].pins == 0 {
+            if lists.pinned_frames >= lists.pin_limit {
+                return Err((lists.pinned_frames, lists.pin_limit));
+            }
+            lists.pinned_frames += 1;
+        }
+        lists.set_aside(nr);
+        lists.meta[nr.0 as usize].pins += 1;
+        Ok(())
+    }
+
+    /// Ends `nr_pins` pins of the frame, or all that it has if they are fewer. The caller holds
+    /// the page's entry lock.
+    pub(crate) fn unpin(&self, nr: FrameNr, nr_pins: u32) {
         let mut lists = self.lists.lock();
         let meta = &mut lists.meta[nr.0 as usize];
-        meta.pins -= 1;
-        if meta.pins > 0 {
+        let before = meta.pins;
+        meta.pins = before.saturating_sub(nr_pins);
+        if before > 0 && meta.pins == 0 {
+            lists.pinned_frames -= 1;
+            self.end_pin(lists, nr);
+        }
+    }
+
+    /// A hold or a pin has ended: the frame can go again, if it was the last.
+    fn end_pin(&self, mut lists: MutexGuard<'_, Lists, FRAMES_RANK>, nr: FrameNr) {
+        let meta = lists.meta[nr.0 as usize];
+        if meta.holds + meta.pins > 0 {
             return;
         }
         let owner = meta.owner;
@@ -314,8 +357,29 @@ impl Node {
         self.announce(&mut lists);
     }
 
+    /// Whether the frame can't go now: a launch holds it, or a program has pinned it.
     pub(crate) fn is_pinned(&self, nr: FrameNr) -> bool {
         self.lists.lock().meta[nr.0 as usize].place == FramePlace::Pinned
+    }
+
+    /// Whether a launch holds the frame.
+    pub(crate) fn is_held(&self, nr: FrameNr) -> bool {
+        self.lists.lock().meta[nr.0 as usize].holds > 0
+    }
+
+    /// How often programs have pinned the frame.
+    pub(crate) fn pins(&self, nr: FrameNr) -> u32 {
+        self.lists.lock().meta[nr.0 as usize].pins
+    }
+
+    /// How many frames programs have pinned, and how many they may.
+    pub(crate) fn pinned_and_limit(&self) -> (u32, u32) {
+        let lists = self.lists.lock();
+        (lists.pinned_frames, lists.pin_limit)
+    }
+
+    pub(crate) fn set_pin_limit(&self, nr_frames: u32) {
+        self.lists.lock().pin_limit = nr_frames;
     }
 
     /// Frames that could be evicted, with the pages they hold, the best victims first: spare
@@ -418,6 +482,14 @@ impl Node {
             .collect()
     }
 
+    /// Whether the pinned frames are those that someone pins or holds, and counted right.
+    pub(crate) fn counts_pins(&self) -> bool {
+        let lists = self.lists.lock();
+        let pinned = lists.meta.iter().filter(|m| m.pins > 0).count();
+        let is_true = |m: &FrameMeta| (m.place == FramePlace::Pinned) == (m.holds + m.pins > 0);
+        pinned == lists.pinned_frames as usize && lists.meta.iter().all(is_true)
+    }
+
     fn announce(&self, lists: &mut MutexGuard<'_, Lists, FRAMES_RANK>) {
         lists.changes += 1;
         if lists.waiters > 0 {
@@ -427,6 +499,13 @@ impl Node {
 }
 
 impl Lists {
+    /// The frame is pinned from now on, if it was not.
+    fn set_aside(&mut self, nr: FrameNr) {
+        self.policy.removed(nr, Departure::Aside);
+        self.spare.remove(nr);
+        self.set_place(nr, FramePlace::Pinned);
+    }
+
     fn set_place(&mut self, nr: FrameNr, place: FramePlace) {
         let old = core::mem::replace(&mut self.meta[nr.0 as usize].place, place);
         self.count[old as usize] -= 1;

@@ -11,12 +11,14 @@ use crate::batch::Records;
 use crate::driver::{Clear, DriverError, Op, Partial};
 use crate::entry::EntryGuard;
 use crate::node::{Import, Node, TransitFrame};
+use crate::remap::RemapCause;
 use crate::space::Space;
 use crate::stats::{Event, MoveCause};
 use crate::sync::Deadline;
 use crate::transfer::{direct, give_up};
 use crate::{
-    Arrival, Batch, Departure, Frame, FrameNr, NodeId, OutOfMemory, PageNr, Policy, ProcessorSet,
+    Arrival, Batch, Departure, Frame, FrameNr, NodeId, OutOfMemory, PageNr, Policy, Processor,
+    ProcessorSet,
 };
 
 /// The most pages evicted at a time: what a thread's stack holds, and drivers are promised.
@@ -44,6 +46,14 @@ struct Victim<'a> {
     /// Where its data goes, if no other node has it.
     refuge: Option<TransitFrame<'a>>,
     failed: bool,
+}
+
+impl Victim<'_> {
+    /// Whether the processor maps the frame, on its own node or from another.
+    fn is_mapped_by(&self, processor: &Processor) -> bool {
+        let maps = self.entry.mapped().contains(processor.id);
+        maps && self.entry.frame_seen_from(processor.node) == Some(self.frame)
+    }
 }
 
 type Victims<'a> = Batch<Victim<'a>, MAX_VICTIMS>;
@@ -303,43 +313,47 @@ impl Space {
             outlook.busy |= !is_here || !entry.is_open();
             return Verdict::Spare;
         }
-        if self.mappers_on(entry, node.id).any(|p| p.mmu.is_unused_since_entered(page)) {
+        let frame = Frame { node: node.id, nr };
+        if self.mappers_of(entry, frame).any(|p| p.mmu.is_unused_since_entered(page)) {
             outlook.busy = true;
             return Verdict::Spare;
         }
-        if entry.nr_copies() > 1 {
+        let is_only = entry.nr_copies() == 1;
+        let can_go = !is_only || node.id != HOST;
+        if !can_go || self.ask(entry, page, RemapCause::Eviction, |c| c == frame).is_err() {
+            return Verdict::Spare;
+        }
+        if !is_only {
             return Verdict::Evict { refuge: None };
         }
-        match node.id == HOST {
-            true => Verdict::Spare,
-            false => match self.try_take_frame(self.known_node(HOST)) {
-                Some(refuge) => Verdict::Evict { refuge: Some(refuge) },
-                None => {
-                    outlook.host_full = true;
-                    Verdict::Spare
-                }
-            },
+        match self.try_take_frame(self.known_node(HOST)) {
+            Some(refuge) => Verdict::Evict { refuge: Some(refuge) },
+            None => {
+                outlook.host_full = true;
+                Verdict::Spare
+            }
         }
     }
 
-    /// Removes the victims' mappings on `node`, one batch a processor.
+    /// Removes the mappings of the victims' frames, one batch a processor.
     fn clear_victims(&self, node: &Node, victims: &mut Victims<'_>) {
         let mut mappers = ProcessorSet::EMPTY;
         for victim in victims.iter() {
             mappers = mappers.union(victim.entry.mapped());
         }
         for processor in mappers.iter().filter_map(|id| self.processor(id)) {
-            if processor.node != node.id {
-                continue;
-            }
+            let maps = |v: &&mut Victim<'_>| v.is_mapped_by(&processor);
             let filler = Clear {
                 page: PageNr(0),
                 frame: Frame { node: node.id, nr: FrameNr(0) },
                 was_empty: false,
             };
             let mut clears = Records::<Clear, MAX_VICTIMS>::new(filler);
-            for victim in victims.iter().filter(|v| v.entry.mapped().contains(processor.id)) {
+            for victim in victims.iter_mut().filter(maps) {
                 clears.push(Clear { page: victim.page, frame: victim.frame, was_empty: false });
+            }
+            if clears.is_empty() {
+                continue;
             }
             let (done, unsure) = match processor.mmu.pmap_clear(&mut clears) {
                 Ok(()) => (clears.len(), false),
@@ -347,8 +361,7 @@ impl Space {
                     (done.min(clears.len()), error == DriverError::Timeout)
                 }
             };
-            let mapped = victims.iter_mut().filter(|v| v.entry.mapped().contains(processor.id));
-            for (i, victim) in mapped.enumerate() {
+            for (i, victim) in victims.iter_mut().filter(maps).enumerate() {
                 if i < done {
                     victim.entry.set_unmapped(processor.id);
                 } else {

@@ -2,9 +2,11 @@
 
 use std::sync::{Arc, OnceLock};
 
+use crate::attributes::AttributeTable;
 use crate::driver::{Capabilities, Device, DriverError, Examine, Mmu, Protection};
 use crate::node::Node;
 use crate::region::Regions;
+use crate::remap::Subscribers;
 use crate::stats::Stats;
 use crate::sync::{Mutex, MutexGuard, Rank, RwLock};
 use crate::table::Table;
@@ -20,6 +22,8 @@ pub struct Space {
     pub(crate) table: Table,
     pub(crate) stats: Stats,
     pub(crate) regions: Mutex<Regions, { Rank::Regions as u8 }>,
+    pub(crate) attributes: RwLock<AttributeTable>,
+    pub(crate) subscribers: RwLock<Subscribers>,
     nodes: [OnceLock<Node>; MAX_NODES],
     processors: [RwLock<Option<Arc<Processor>>>; MAX_PROCESSORS],
     cpu: Arc<Processor>,
@@ -64,6 +68,8 @@ impl Space {
             table: Table::new(config.window),
             stats: Stats::new(),
             regions: Mutex::new(Regions::new(config.window)),
+            attributes: RwLock::default(),
+            subscribers: RwLock::default(),
             nodes: [const { OnceLock::new() }; MAX_NODES],
             processors: [const { RwLock::new(None) }; MAX_PROCESSORS],
             cpu: Arc::clone(&cpu),
@@ -116,7 +122,10 @@ impl Space {
         device.set_first_node(first);
         for (i, description) in descriptions.iter().enumerate() {
             let id = NodeId((nr_nodes + i) as u8);
-            let node = Node::new(id, Arc::clone(&device), description.capacity_frames);
+            let capacity = description.capacity_frames;
+            let node = Node::new(id, Arc::clone(&device), capacity);
+            let percent = u64::from(self.config.pin_limit_percent.min(100));
+            node.set_pin_limit((u64::from(capacity) * percent / 100) as u32);
             assert!(self.nodes[id.index()].set(node).is_ok(), "node {id} was made twice");
         }
         setup.nr_nodes += descriptions.len();
