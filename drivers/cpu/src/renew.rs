@@ -22,15 +22,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 
 use gmm_core::PAGE_SIZE;
+use gmm_os::{BlockedSignals, Creator};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use rustix::mm::MremapFlags;
 
-use crate::creator::Creator;
 use crate::handler::{self, setup_error};
 use crate::mapping::{self, Mapping};
 use crate::uffd::{Event, RegisterMode, Uffd};
-use crate::{BlockedSignals, SetupError, window};
+use crate::{SetupError, window};
 
 /// How many pages one step renews at most.
 pub(crate) const SPARE_PAGES: u64 = 64;
