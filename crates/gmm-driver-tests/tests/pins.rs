@@ -34,13 +34,9 @@ fn on(world: &World, page: PageNr, node: NodeId) -> Option<Frame> {
     copies(world, page).into_iter().find(|c| c.node == node)
 }
 
-/// The processor touches so many pages that everything leaves its node that can.
+/// Everything leaves the processor's node that can.
 fn press(world: &World, who: usize) {
-    let range = world.mmap(8);
-    for page in range.pages() {
-        world.processors[who].store(word(page, 0), 1).unwrap();
-    }
-    world.space.munmap(range.start.start(), range.len_bytes()).unwrap();
+    world.space.evict(world.node(who), 16).unwrap();
 }
 
 #[test]

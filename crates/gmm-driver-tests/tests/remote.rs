@@ -39,13 +39,9 @@ fn is_on(world: &World, page: PageNr, node: NodeId) -> bool {
     copies(world, page).iter().any(|c| c.node == node)
 }
 
-/// The processor touches so many pages that everything leaves its node that can.
+/// Everything leaves the processor's node that can.
 fn press(world: &World, who: usize) {
-    let range = world.mmap(8);
-    for page in range.pages() {
-        world.processors[who].store(word(page, 0), 1).unwrap();
-    }
-    world.space.munmap(range.start.start(), range.len_bytes()).unwrap();
+    world.space.evict(world.node(who), 16).unwrap();
 }
 
 fn nr_copied(world: &World) -> u64 {

@@ -91,10 +91,8 @@ fn a_page_that_is_kept_stays() {
     let home = world.space.inspect(at).unwrap().copies;
     listener.answer(RemapAnswer::Keep);
     // Reclaim takes others.
-    let others = world.mmap(6);
-    for page in others.pages() {
-        world.processors[A].store(word(page, 0), 1).unwrap();
-    }
+    world.processors[A].store(word(world.mmap(1).start, 0), 1).unwrap();
+    assert_eq!(world.space.evict(NODE_A, 4), Ok(1));
     assert_eq!(world.space.inspect(at).unwrap().copies, home);
     assert!(listener.heard().contains(&(RemapCause::Eviction, NODE_A)));
     let addr = range.start.start();

@@ -19,11 +19,9 @@ fn advise(gmm: &Gmm, memory: Memory, pages: usize, advice: Advice, node: u8) -> 
     gmm.advise(memory.at(0), (pages * PAGE) as u64, advice, node)
 }
 
-/// The XPU touches so many pages that everything leaves it that can.
-fn press(gmm: &Gmm, xpu: &Xpu, pages: usize) {
-    let memory = mmap(gmm, pages);
-    memory.touch_on(xpu, pages, true);
-    memory.unmap(gmm, pages);
+/// Everything leaves the XPU that can.
+fn press(gmm: &Gmm) {
+    gmm.core().evict(NodeId(1), 64).unwrap();
 }
 
 /// What the XPU wrote with `touch` is of no interest: it writes what was there.
@@ -44,7 +42,7 @@ fn pinned_pages_stay_and_are_limited() {
     let copies = |page: usize| memory.info(&gmm, page * PAGE).copies;
     let on_xpu = |page: usize| copies(page).into_iter().find(|c| c.node == NodeId(1)).unwrap();
     let before: Vec<_> = (0..3).map(on_xpu).collect();
-    press(&gmm, &xpu, 20);
+    press(&gmm);
     assert_eq!((0..3).map(on_xpu).collect::<Vec<_>>(), before);
     assert_eq!(memory.sum_on(&xpu, 0, out).unwrap(), sum_of(0, 3 * PAGE, 1));
     let attributes = gmm.attributes(memory.at(0), 1).unwrap();
@@ -71,7 +69,7 @@ fn pinned_pages_stay_and_are_limited() {
     let buffer = gmm.mmap::<u64>(6 * PAGE / 8).unwrap();
     buffer.pin(1).unwrap();
     drop(buffer);
-    press(&gmm, &xpu, 20);
+    press(&gmm);
     assert_eq!(gmm.snapshot().nodes[1].pinned_frames, 0);
     check(&gmm);
 }
@@ -109,7 +107,7 @@ fn accessed_by_maps_pages_where_they_are() {
         assert_eq!(memory.state(&gmm, PAGE), ON_XPU);
     }
     // Evicted, it waits in host memory, which is the CPU's own.
-    press(&gmm, &xpu, 12);
+    press(&gmm);
     assert_eq!(memory.state(&gmm, 0), HOST);
     assert_eq!(memory.differences(0, 2 * PAGE, 4), 0);
     check(&gmm);
@@ -132,7 +130,7 @@ fn preferred_pages_are_made_and_fetched_where_they_should_be() {
     assert_eq!((memory.state(&gmm, 0), memory.state(&gmm, PAGE)), (ON_XPU, ON_XPU));
     assert_eq!(migrated(&gmm, 0, 1) + migrated(&gmm, 1, 0), 0);
     assert_eq!(memory.sum_on(&xpu, 0, out).unwrap(), sum_of(0, 2 * PAGE, 1));
-    press(&gmm, &xpu, 12);
+    press(&gmm);
     assert_eq!(memory.state(&gmm, 0), HOST);
     assert_eq!(memory.differences(0, 2 * PAGE, 1), 0);
     assert_eq!((memory.state(&gmm, 0), memory.state(&gmm, PAGE)), (ON_XPU, ON_XPU));
@@ -191,12 +189,12 @@ fn a_subscriber_is_asked_before_pages_go() {
     memory.touch_on(&xpu, 1, true);
     let subscription = gmm.subscribe(memory.at(0), 1, keeper.clone()).unwrap();
     keeper.keeps.store(1, Ordering::SeqCst);
-    press(&gmm, &xpu, 12);
+    press(&gmm);
     assert_eq!(memory.state(&gmm, 0), ON_XPU);
     let refused = advise(&gmm, memory, 1, Advice::WillNeed, 0);
     assert!(matches!(refused, Err(Error::Manager(Core::PageKept { .. }))), "{refused:?}");
     keeper.keeps.store(0, Ordering::SeqCst);
-    press(&gmm, &xpu, 12);
+    press(&gmm);
     assert_eq!(memory.state(&gmm, 0), HOST);
     let told = keeper.told.load(Ordering::SeqCst);
     drop(subscription);

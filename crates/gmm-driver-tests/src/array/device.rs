@@ -233,6 +233,8 @@ impl Device for ArrayDevice {
 
     fn remote_handle(&self, frame: Frame) -> Option<RemoteHandle> {
         let stays = !self.capabilities.contains(Capabilities::MOVABLE_FRAMES);
+        let neighbour = self.options.defect == Some(Defect::HandleOfANeighbour);
+        let frame = Frame { nr: FrameNr(frame.nr.0 ^ u32::from(neighbour)), ..frame };
         self.slot_of(frame).filter(|_| stays && self.options.handles).map(Slot::remote_handle)
     }
 }

@@ -69,6 +69,20 @@ pub enum Defect {
     ReleaseKeepsMappings,
     /// Every range is refused, after one was released.
     ReservationLeaks,
+    /// `remote_handle` names the frame beside the one that was asked for.
+    HandleOfANeighbour,
+    /// A remote mapping is one of a private copy.
+    RemoteIsACopy,
+    /// `pmap_clear` leaves remote mappings in the cores' TLB.
+    RemoteStays,
+    /// `va_release` leaves remote mappings in place.
+    ReleaseKeepsRemote,
+    /// A write through a replica goes to the frame.
+    ReplicaLetsWritesThrough,
+    /// A replica takes its frame out of reach, as mapping the frame itself does.
+    ReplicaTakesFrame,
+    /// `pmap_clear` leaves replicas in the cores' TLB.
+    ReplicaStays,
 }
 
 /// What an array device is like.
