@@ -185,7 +185,8 @@ fn the_environment_asks_for_a_trace_of_all_there_is() {
         let memory = mmap(&first, 2);
         (0..2).for_each(|page| memory.write(page * PAGE, 1));
         drop((first, second));
-        let faults = |path| events(path).iter().filter(|e| is(e, "name", "fault")).count();
+        let faults =
+            |path: &PathBuf| events(path).iter().filter(|e| is(e, "name", "fault")).count();
         assert_eq!(faults(&path), 2);
         let mut numbered = path.into_os_string();
         numbered.push(".2");
