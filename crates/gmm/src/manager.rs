@@ -11,6 +11,7 @@ use gmm_core::{
 use gmm_cpu::BlockedSignals;
 use zerocopy::FromZeros;
 
+use crate::background::Background;
 use crate::trace::{self, Recorder};
 use crate::xpu::{Device, Xpu};
 use crate::{Advice, Builder, Error, Report, Result, TraceGuard, Unified};
@@ -35,7 +36,9 @@ pub struct Gmm {
 }
 
 struct Inner {
-    // In this order: contexts end before the CPU stops serving faults.
+    // In this order: nothing moves by itself while contexts end, and they end before the CPU stops
+    // serving faults.
+    _background: Background,
     devices: Vec<Device>,
     _handlers: gmm_cpu::FaultHandlers,
     recorder: OnceLock<Arc<Recorder>>,
@@ -66,9 +69,11 @@ impl Gmm {
         let space = Space::new(config, cpu.host(), cpu.mmu(), clock)?;
         let handlers = cpu.start(&space)?;
         let devices = builder.xpus.into_iter().map(|xpu| Device::new(&space, xpu));
-        let devices = devices.collect::<Result<_>>()?;
+        let devices = devices.collect::<Result<Vec<_>>>()?;
+        let background = Background::start(&space, devices.iter().map(Device::node))?;
         let gmm = Self {
             inner: Arc::new(Inner {
+                _background: background,
                 devices,
                 _handlers: handlers,
                 recorder: OnceLock::new(),
