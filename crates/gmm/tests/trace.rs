@@ -5,6 +5,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use common::child::in_child;
 use common::*;
 use gmm::{Advice, Error, Gmm, PAGE_SIZE};
 use serde_json::Value;
@@ -171,4 +172,25 @@ fn a_file_that_can_not_be_written_is_an_error() {
         Err(Error::Trace { .. }) => {}
         other => panic!("a full disk: {other:?}"),
     }
+}
+
+#[test]
+fn the_environment_asks_for_a_trace_of_all_there_is() {
+    let _turn = turn();
+    let child = in_child("the_environment_asks_for_a_trace_of_all_there_is", || {
+        let path = file("environment");
+        // SAFETY: no other thread of this process looks at its environment now.
+        unsafe { std::env::set_var("GMM_TRACE", &path) };
+        let (first, second) = (machine(4), machine(4));
+        let memory = mmap(&first, 2);
+        (0..2).for_each(|page| memory.write(page * PAGE, 1));
+        drop((first, second));
+        let faults =
+            |path: &PathBuf| events(path).iter().filter(|e| is(e, "name", "fault")).count();
+        assert_eq!(faults(&path), 2);
+        let mut numbered = path.into_os_string();
+        numbered.push(".2");
+        assert_eq!(faults(&numbered.into()), 0);
+    });
+    child.assert_success();
 }
