@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use gmm_core::{Error, NodeId, PAGE_SIZE, PageNr, PageRange, Snapshot, Space};
+use gmm_core::{
+    Error, NodeId, PAGE_SIZE, PageNr, PageRange, PageState, ProcessorSet, Snapshot, Space,
+};
 
 use super::protocol::*;
 use crate::Report;
@@ -79,6 +81,9 @@ impl Work {
                 );
                 Ok(Body::Result(report.to_string().into()))
             }
+            Command::Stat { format: StatFormat::Prometheus } => {
+                Ok(Body::Error("no Prometheus text yet".to_owned()))
+            }
             Command::Regions { from } => Ok(Body::result(&self.regions(from))),
             Command::Residency { from, pages } => Ok(Body::result(&self.residency(from, pages))),
             Command::Prefetch { node } => {
@@ -126,40 +131,25 @@ impl Work {
     }
 
     fn residency(&self, from: u64, pages: u64) -> Residency {
-        let mut runs: Vec<Run> = Vec::new();
         let end = from.saturating_add(pages);
         let last = from.saturating_add(PAGES_LOOKED_AT).min(end);
-        for page in from..last {
-            let Some(here) = self.look(page) else { continue };
-            let is_full = runs.len() == MAX_LISTED;
-            match runs.last_mut().filter(|run| run.is_continued_by(&here)) {
-                Some(run) => run.pages += 1,
-                None if is_full => return Residency { runs, next: Some(page) },
-                None => runs.push(here),
+        let mut runs: Vec<Run> = Vec::new();
+        for region in self.space.regions() {
+            let (start, stop) = (region.range.start.0.max(from), region.range.end().0.min(last));
+            if start >= stop {
+                continue;
             }
+            let (addr, len) = (PageNr(start).start(), (stop - start) * PAGE_SIZE);
+            // A region that has been unmapped meanwhile has none.
+            let alike = self.space.residency(addr, len).unwrap_or_default();
+            let room = MAX_LISTED - runs.len();
+            if let Some(beyond) = alike.get(room) {
+                runs.extend(alike[..room].iter().map(run_of));
+                return Residency { runs, next: Some(beyond.range.start.0) };
+            }
+            runs.extend(alike.iter().map(run_of));
         }
         Residency { runs, next: Some(last).filter(|&last| last < end) }
-    }
-
-    /// A page that is in a region, as a run of one.
-    fn look(&self, page: u64) -> Option<Run> {
-        if page > u64::MAX / PAGE_SIZE {
-            return None;
-        }
-        let info = self.space.inspect(PageNr(page).start())?;
-        if info.state == gmm_core::PageState::Closed {
-            return None;
-        }
-        let mut nodes: Vec<_> = info.copies.iter().map(|copy| copy.node.0).collect();
-        nodes.sort_unstable();
-        Some(Run {
-            first_page: page,
-            pages: 1,
-            nodes,
-            mapped: info.mapped.iter().map(|p| p.0).collect(),
-            writable: info.writable.iter().map(|p| p.0).collect(),
-            poisoned: info.poisoned,
-        })
     }
 
     /// Brings what has contents and is not on `node`, as far as there is room: what is there now
@@ -267,12 +257,27 @@ impl Moved {
     }
 }
 
-impl Run {
-    fn is_continued_by(&self, next: &Self) -> bool {
-        let Self { first_page, pages, nodes, mapped, writable, poisoned } = self;
-        first_page + pages == next.first_page
-            && (nodes, mapped, writable, poisoned)
-                == (&next.nodes, &next.mapped, &next.writable, &next.poisoned)
+fn run_of(run: &gmm_core::Run) -> Run {
+    let state = match run.state {
+        None => "in-motion",
+        Some(PageState::Closed) => "unmapped",
+        Some(PageState::Empty) => "empty",
+        Some(PageState::Exclusive(_)) => "exclusive",
+        Some(PageState::Shared) => "shared",
+    };
+    let copies = run.copies.iter().map(|copy| CopyOfPage {
+        node: copy.node.0,
+        pinned: copy.pinned,
+        moved_by: format!("{:?}", copy.moved_by),
+    });
+    let numbers = |set: ProcessorSet| set.iter().map(|p| p.0).collect();
+    Run {
+        first_page: run.range.start.0,
+        pages: run.range.nr_pages,
+        state: state.to_owned(),
+        copies: copies.collect(),
+        mapped: numbers(run.mapped),
+        writable: numbers(run.writable),
     }
 }
 
