@@ -10,6 +10,7 @@ use gmm_core::{
 use gmm_cpu::BlockedSignals;
 use zerocopy::FromZeros;
 
+use crate::background::Background;
 use crate::control::ControlSocket;
 use crate::xpu::{Device, Xpu};
 use crate::{Advice, Builder, Error, Report, Result, Unified};
@@ -34,8 +35,10 @@ pub struct Gmm {
 }
 
 struct Inner {
-    // In this order: nobody asks any more; contexts end before the CPU stops serving faults.
+    // In this order: nobody asks any more; nothing moves by itself while contexts end, and they
+    // end before the CPU stops serving faults.
     control: Option<Result<ControlSocket, String>>,
+    _background: Background,
     devices: Vec<Device>,
     _handlers: gmm_cpu::FaultHandlers,
     space: Arc<Space>,
@@ -64,10 +67,12 @@ impl Gmm {
         let handlers = cpu.start(&space)?;
         let devices = builder.xpus.into_iter().map(|xpu| Device::new(&space, xpu));
         let devices = devices.collect::<Result<Vec<_>>>()?;
+        let background = Background::start(&space, devices.iter().map(Device::node))?;
         let control = builder.control_socket.then(|| ControlSocket::offer(&space, &devices));
         Ok(Self {
             inner: Arc::new(Inner {
                 control,
+                _background: background,
                 devices,
                 _handlers: handlers,
                 space,
