@@ -40,6 +40,9 @@ pub struct FaultArgs {
     /// [default: the driver's own]
     #[arg(long)]
     spin_us: Option<u64>,
+    /// Make each repeat once more with the event trace written to this file, and compare
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// The library of sample kernels
     #[arg(long, default_value = "libgmm_kernels.so")]
     kernels: PathBuf,

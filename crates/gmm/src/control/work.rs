@@ -4,13 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use gmm_core::{
-    Error, NodeId, PAGE_SIZE, PageNr, PageRange, PageState, ProcessorSet, Snapshot, Space,
-};
+use gmm_core::{Error, NodeId, PAGE_SIZE, PageNr, PageRange, PageState, ProcessorSet, Space};
 
 use super::protocol::*;
-use crate::Report;
 use crate::xpu::Device;
+use crate::{Report, metrics};
 
 /// How many pages are moved between two looks at whether the client is still there.
 const PAGES_AT_A_TIME: u64 = 16;
@@ -69,7 +67,7 @@ impl Work {
         let result = match *command {
             Command::Hello => Ok(Body::result(&self.hello())),
             Command::Stat { format: StatFormat::Json } => {
-                Ok(Body::Result(snapshot_json(&self.space.snapshot())))
+                Ok(Body::Result(metrics::json(&self.space.snapshot())))
             }
             Command::Stat { format: StatFormat::Text } => {
                 let backing = self.devices.iter().map(|d| (d.node(), d.backing())).collect();
@@ -82,7 +80,7 @@ impl Work {
                 Ok(Body::Result(report.to_string().into()))
             }
             Command::Stat { format: StatFormat::Prometheus } => {
-                Ok(Body::Error("no Prometheus text yet".to_owned()))
+                Ok(Body::Result(metrics::prometheus(&self.space.snapshot()).into()))
             }
             Command::Regions { from } => Ok(Body::result(&self.regions(from))),
             Command::Residency { from, pages } => Ok(Body::result(&self.residency(from, pages))),
@@ -279,22 +277,4 @@ fn run_of(run: &gmm_core::Run) -> Run {
         mapped: numbers(run.mapped),
         writable: numbers(run.writable),
     }
-}
-
-fn snapshot_json(snapshot: &Snapshot) -> serde_json::Value {
-    let nodes: Vec<_> = snapshot
-        .nodes
-        .iter()
-        .map(|n| {
-            serde_json::json!({
-                "node": n.node.0, "device": n.device, "capacity_frames": n.capacity_frames,
-                "free_frames": n.free_frames, "resident_frames": n.resident_frames,
-                "pinned_frames": n.pinned_frames, "peak_resident_frames": n.peak_resident_frames,
-                "faults": n.faults, "coalesced_faults": n.coalesced_faults,
-                "failed_faults": n.failed_faults, "prefetched_pages": n.prefetched_pages,
-                "evicted_pages": n.evicted_pages, "evicted_clean_pages": n.evicted_clean_pages,
-            })
-        })
-        .collect();
-    serde_json::json!({ "nodes": nodes })
 }
