@@ -37,8 +37,8 @@ pub struct Gmm {
 }
 
 struct Inner {
-    // In this order: nobody asks any more, nothing moves by itself while contexts end, and they end
-    // before the CPU stops serving faults.
+    // In this order: nobody asks any more; nothing moves by itself while contexts end, and they
+    // end before the CPU stops serving faults.
     control: Option<Result<ControlSocket, String>>,
     _background: Background,
     devices: Vec<Device>,
@@ -211,9 +211,8 @@ impl Gmm {
     /// zero is what they may become. The other advices ask for nothing.
     ///
     /// # Errors
-    /// [`Error::Manager`] for a bad range, a node that does not exist, a page that could not be
-    /// moved, pinned or dropped, or one that is not pinned. Nothing has been done if the range or
-    /// the node is bad, or if pages could not be pinned or unpinned.
+    /// [`Error::Manager`] for a bad range, a node that does not exist, or a page that could not
+    /// be moved or dropped; nothing has been done if the range or the node is bad.
     pub unsafe fn gmadvise(
         &self,
         addr: *const u8,
@@ -229,14 +228,6 @@ impl Gmm {
                 self.prefetch(virt(addr), len_bytes, NodeId(node))
             }
             Advice::DontNeed => Ok(inside.space.discard(virt(addr), len_bytes)?),
-            Advice::Pin => Ok(inside.space.pin(virt(addr), len_bytes, NodeId(node))?),
-            Advice::Unpin => Ok(inside.space.unpin(virt(addr), len_bytes, NodeId(node))?),
-            _ => match advice.attribute(NodeId(node)) {
-                Some(attribute) => {
-                    Ok(inside.space.set_attribute(virt(addr), len_bytes, attribute)?)
-                }
-                None => Ok(()),
-            },
         }
     }
 

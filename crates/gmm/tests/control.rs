@@ -26,7 +26,8 @@ fn ask<T: serde::de::DeserializeOwned>(command: Command) -> T {
 
 /// Without the nodes and addresses: how many pages are on which nodes.
 fn shape(runs: &[Run]) -> Vec<(u64, Vec<u8>)> {
-    runs.iter().map(|run| (run.pages, run.nodes.clone())).collect()
+    let nodes = |run: &Run| run.copies.iter().map(|copy| copy.node).collect();
+    runs.iter().map(|run| (run.pages, nodes(run))).collect()
 }
 
 #[test]

@@ -246,6 +246,12 @@ impl Client {
         Ok(Self { pid, stream: BufReader::new(stream) })
     }
 
+    /// How long the process may take for each line of its answer, instead of 15 s.
+    pub fn set_patience(&mut self, patience: Duration) {
+        // It fails for a time of zero only.
+        let _ = self.stream.get_ref().set_read_timeout(Some(patience));
+    }
+
     /// Asks, and waits for the answer; `on_progress` is told how far it is.
     ///
     /// # Errors

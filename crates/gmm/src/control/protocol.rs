@@ -83,6 +83,8 @@ pub enum StatFormat {
     Json,
     /// For people: a string.
     Text,
+    /// For Prometheus: a string.
+    Prometheus,
 }
 
 /// One line from the server.
@@ -181,14 +183,26 @@ pub struct Run {
     pub first_page: u64,
     /// How many pages.
     pub pages: u64,
-    /// Nodes with a valid copy, ascending. None: nothing is there yet, it reads as zero.
-    pub nodes: Vec<u8>,
+    /// `empty` (it reads as zero), `exclusive`, `shared`, or `in-motion`: then nothing else is
+    /// known.
+    pub state: String,
+    /// Valid copies, by node.
+    pub copies: Vec<CopyOfPage>,
     /// Processors that map the pages, ascending; 0 is the CPU.
     pub mapped: Vec<u8>,
     /// Of these, those that can write.
     pub writable: Vec<u8>,
-    /// Whether a fault on them failed and none has been served since.
-    pub poisoned: bool,
+}
+
+/// One of the valid copies of a page.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CopyOfPage {
+    /// Where it is.
+    pub node: u8,
+    /// Whether it is pinned there, or held by a launch.
+    pub pinned: bool,
+    /// What brought it there last, in words.
+    pub moved_by: String,
 }
 
 /// What came of moving pages.
@@ -301,13 +315,15 @@ mod tests {
         let region = Region { name, first_page: u64::MAX, pages: u64::MAX, writable: false };
         let regions = Regions { regions: vec![region; MAX_LISTED], next: Some(u64::MAX) };
         assert!(Body::result(&regions).line().len() <= MAX_REPLY_BYTES);
+        let moved_by = "look-ahead of 31".to_owned();
+        let copy = CopyOfPage { node: 255, pinned: false, moved_by };
         let run = Run {
             first_page: u64::MAX,
             pages: u64::MAX,
-            nodes: vec![255; 16],
-            mapped: vec![255; 32],
-            writable: vec![255; 32],
-            poisoned: false,
+            state: "exclusive".into(),
+            copies: vec![copy; gmm_core::MAX_COPIES],
+            mapped: vec![255; gmm_core::MAX_PROCESSORS],
+            writable: vec![255; gmm_core::MAX_PROCESSORS],
         };
         let residency = Residency { runs: vec![run; MAX_LISTED], next: Some(u64::MAX) };
         assert!(Body::result(&residency).line().len() <= MAX_REPLY_BYTES);

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use gmm_core::{Error, NodeId, PAGE_SIZE, PageNr, PageRange, Snapshot, Space};
+use gmm_core::{Error, NodeId, PAGE_SIZE, PageNr, PageRange, PageState, ProcessorSet, Space};
 
 use super::protocol::*;
-use crate::Report;
 use crate::xpu::Device;
+use crate::{Report, metrics};
 
 /// How many pages are moved between two looks at whether the client is still there.
 const PAGES_AT_A_TIME: u64 = 16;
@@ -67,7 +67,7 @@ impl Work {
         let result = match *command {
             Command::Hello => Ok(Body::result(&self.hello())),
             Command::Stat { format: StatFormat::Json } => {
-                Ok(Body::Result(snapshot_json(&self.space.snapshot())))
+                Ok(Body::Result(metrics::json(&self.space.snapshot())))
             }
             Command::Stat { format: StatFormat::Text } => {
                 let backing = self.devices.iter().map(|d| (d.node(), d.backing())).collect();
@@ -78,6 +78,9 @@ impl Work {
                     Ok(self.path.clone()),
                 );
                 Ok(Body::Result(report.to_string().into()))
+            }
+            Command::Stat { format: StatFormat::Prometheus } => {
+                Ok(Body::Result(metrics::prometheus(&self.space.snapshot()).into()))
             }
             Command::Regions { from } => Ok(Body::result(&self.regions(from))),
             Command::Residency { from, pages } => Ok(Body::result(&self.residency(from, pages))),
@@ -126,40 +129,25 @@ impl Work {
     }
 
     fn residency(&self, from: u64, pages: u64) -> Residency {
-        let mut runs: Vec<Run> = Vec::new();
         let end = from.saturating_add(pages);
         let last = from.saturating_add(PAGES_LOOKED_AT).min(end);
-        for page in from..last {
-            let Some(here) = self.look(page) else { continue };
-            let is_full = runs.len() == MAX_LISTED;
-            match runs.last_mut().filter(|run| run.is_continued_by(&here)) {
-                Some(run) => run.pages += 1,
-                None if is_full => return Residency { runs, next: Some(page) },
-                None => runs.push(here),
+        let mut runs: Vec<Run> = Vec::new();
+        for region in self.space.regions() {
+            let (start, stop) = (region.range.start.0.max(from), region.range.end().0.min(last));
+            if start >= stop {
+                continue;
             }
+            let (addr, len) = (PageNr(start).start(), (stop - start) * PAGE_SIZE);
+            // A region that has been unmapped meanwhile has none.
+            let alike = self.space.residency(addr, len).unwrap_or_default();
+            let room = MAX_LISTED - runs.len();
+            if let Some(beyond) = alike.get(room) {
+                runs.extend(alike[..room].iter().map(run_of));
+                return Residency { runs, next: Some(beyond.range.start.0) };
+            }
+            runs.extend(alike.iter().map(run_of));
         }
         Residency { runs, next: Some(last).filter(|&last| last < end) }
-    }
-
-    /// A page that is in a region, as a run of one.
-    fn look(&self, page: u64) -> Option<Run> {
-        if page > u64::MAX / PAGE_SIZE {
-            return None;
-        }
-        let info = self.space.inspect(PageNr(page).start())?;
-        if info.state == gmm_core::PageState::Closed {
-            return None;
-        }
-        let mut nodes: Vec<_> = info.copies.iter().map(|copy| copy.node.0).collect();
-        nodes.sort_unstable();
-        Some(Run {
-            first_page: page,
-            pages: 1,
-            nodes,
-            mapped: info.mapped.iter().map(|p| p.0).collect(),
-            writable: info.writable.iter().map(|p| p.0).collect(),
-            poisoned: info.poisoned,
-        })
     }
 
     /// Brings what has contents and is not on `node`, as far as there is room: what is there now
@@ -267,29 +255,26 @@ impl Moved {
     }
 }
 
-impl Run {
-    fn is_continued_by(&self, next: &Self) -> bool {
-        let Self { first_page, pages, nodes, mapped, writable, poisoned } = self;
-        first_page + pages == next.first_page
-            && (nodes, mapped, writable, poisoned)
-                == (&next.nodes, &next.mapped, &next.writable, &next.poisoned)
+fn run_of(run: &gmm_core::Run) -> Run {
+    let state = match run.state {
+        None => "in-motion",
+        Some(PageState::Closed) => "unmapped",
+        Some(PageState::Empty) => "empty",
+        Some(PageState::Exclusive(_)) => "exclusive",
+        Some(PageState::Shared) => "shared",
+    };
+    let copies = run.copies.iter().map(|copy| CopyOfPage {
+        node: copy.node.0,
+        pinned: copy.pinned,
+        moved_by: format!("{:?}", copy.moved_by),
+    });
+    let numbers = |set: ProcessorSet| set.iter().map(|p| p.0).collect();
+    Run {
+        first_page: run.range.start.0,
+        pages: run.range.nr_pages,
+        state: state.to_owned(),
+        copies: copies.collect(),
+        mapped: numbers(run.mapped),
+        writable: numbers(run.writable),
     }
-}
-
-fn snapshot_json(snapshot: &Snapshot) -> serde_json::Value {
-    let nodes: Vec<_> = snapshot
-        .nodes
-        .iter()
-        .map(|n| {
-            serde_json::json!({
-                "node": n.node.0, "device": n.device, "capacity_frames": n.capacity_frames,
-                "free_frames": n.free_frames, "resident_frames": n.resident_frames,
-                "pinned_frames": n.pinned_frames, "peak_resident_frames": n.peak_resident_frames,
-                "faults": n.faults, "coalesced_faults": n.coalesced_faults,
-                "failed_faults": n.failed_faults, "prefetched_pages": n.prefetched_pages,
-                "evicted_pages": n.evicted_pages, "evicted_clean_pages": n.evicted_clean_pages,
-            })
-        })
-        .collect();
-    serde_json::json!({ "nodes": nodes })
 }
