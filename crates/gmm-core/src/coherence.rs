@@ -6,6 +6,7 @@ use crate::entry::{MAX_COPIES, Mapping};
 use crate::node::Node;
 use crate::remap::RemapCause;
 use crate::space::Space;
+use crate::stats::Event;
 use crate::{
     Departure, Error, Frame, MAX_PROCESSORS, NodeId, PageNr, Processor, ProcessorId, ProcessorSet,
     Result,
@@ -105,7 +106,7 @@ impl Space {
     }
 
     /// Lets `p` keep reading the page; says whether that worked (else it has to be cleared).
-    fn made_read_only(&self, m: &mut Mapping, page: PageNr, p: &Processor) -> bool {
+    pub(crate) fn made_read_only(&self, m: &mut Mapping, page: PageNr, p: &Processor) -> bool {
         let frame = m.copy_on(p.node).expect("a mapped page has a copy on the mapper's node");
         p.maps_read_only() && self.enter(m, page, p, frame, Protection::ReadOnly).is_ok()
     }
@@ -139,7 +140,7 @@ impl Space {
         let writable = writable && !is_replica;
         match entered {
             Ok(()) => {
-                m.set_mapped(processor.id, processor.node, writable);
+                self.note_mapped(m, processor, writable);
                 m.set_replica(is_replica || m.has_replica() && !processor.moves_frames());
                 m.set_unsure(m.is_unsure() && m.mapped() != ProcessorSet::only(processor.id));
                 Ok(())
@@ -147,12 +148,18 @@ impl Space {
             Err(Partial { error, .. }) => {
                 if error == DriverError::Timeout && m.copy_on(frame.node) == Some(frame) {
                     let writable = writable || m.writable().contains(processor.id);
-                    m.set_mapped(processor.id, processor.node, writable);
+                    self.note_mapped(m, processor, writable);
                     m.set_replica(is_replica || m.has_replica());
                     m.set_unsure(true);
                 }
                 Err(mmu_error(processor, "map", page, error))
             }
+        }
+    }
+
+    fn note_mapped(&self, m: &mut Mapping, processor: &Processor, writable: bool) {
+        if m.set_mapped(processor.id, processor.node, writable) {
+            self.stats.count(processor.node, Event::Touched);
         }
     }
 

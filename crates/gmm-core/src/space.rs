@@ -77,6 +77,7 @@ impl Space {
             config,
         };
         space.add_device(host)?;
+        space.stats.begin(&cpu);
         space.processors[0].with_mut(|slot| *slot = Some(cpu));
         Ok(Arc::new(space))
     }
@@ -125,7 +126,8 @@ impl Space {
             let capacity = description.capacity_frames;
             // Of host memory only copies that another node duplicates leave: no policy is asked.
             let policy = if id == NodeId::HOST { EvictionPolicy::Lru } else { self.config.policy };
-            let node = Node::new(id, Arc::clone(&device), capacity, policy.make(capacity));
+            let policy = policy.make(capacity);
+            let node = Node::new(id, Arc::clone(&device), capacity, policy, &self.config);
             let percent = u64::from(self.config.pin_limit_percent.min(100));
             node.set_pin_limit((u64::from(capacity) * percent / 100) as u32);
             assert!(self.nodes[id.index()].set(node).is_ok(), "node {id} was made twice");
@@ -155,6 +157,7 @@ impl Space {
                 refused.extend(self.note_refusal(range, id));
             }
         }
+        self.stats.begin(&processor);
         // Seen by others only when it is known what it can use.
         self.processors[id.index()].with_mut(|slot| *slot = Some(Arc::clone(&processor)));
         Ok(Attached { processor, refused })
@@ -197,6 +200,7 @@ impl Space {
             processor.mmu.va_release(range);
         }
         self.regions.lock().for_each_mut(|region| region.refused_by.remove(processor.id));
+        self.stats.end(processor);
         let left = self.processors[processor.id.index()].with_mut(Option::take);
         setup.left.extend(left);
     }
