@@ -8,14 +8,16 @@ mod simulation;
 fn main() -> std::io::Result<()> {
     use std::fs;
 
-    use simulation::document::{measure, plot, tables};
+    use simulation::document::{
+        measure_changing, measure_steady, plot, table_of_changing, table_of_steady,
+    };
 
     /// Between these lines of the document are the tables.
     const BEGIN: &str = "<!-- tables: begin -->\n";
     const END: &str = "<!-- tables: end -->\n";
 
-    let measured = measure();
-    let tables = tables(&measured);
+    let (steady, changing) = (measure_steady(), measure_changing());
+    let tables = format!("{}\n{}", table_of_steady(&steady), table_of_changing(&changing));
     print!("{tables}");
     if std::env::args().any(|argument| argument == "--write") {
         let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
@@ -29,7 +31,7 @@ fn main() -> std::io::Result<()> {
             return Err(std::io::Error::other("docs/policies.md lacks the marks of the tables"));
         };
         fs::write(path, document)?;
-        fs::write(format!("{docs}/policies.svg"), plot(&measured))?;
+        fs::write(format!("{docs}/policies.svg"), plot(&steady))?;
     }
     Ok(())
 }

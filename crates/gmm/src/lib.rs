@@ -43,8 +43,8 @@ pub use builder::Builder;
 pub use error::{Error, Result};
 pub use gmm_core::driver::{Access, Protection};
 pub use gmm_core::{
-    NodeId, NodeStats, OutOfMemory, PAGE_SIZE, PageInfo, PageRange, PageState, RegionInfo,
-    RegionUsage, Snapshot, VirtAddr,
+    EvictionPolicy, NodeId, NodeStats, OutOfMemory, PAGE_SIZE, PageInfo, PageRange, PageState,
+    RegionInfo, RegionUsage, Snapshot, VirtAddr,
 };
 pub use gmm_cpu::probe;
 pub use gmm_hostxpu::{self as hostxpu, KernelArgs};

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use bitflags::bitflags;
 use gmm_core::driver::Protection;
 use gmm_core::{
-    NodeId, PAGE_SIZE, PageInfo, PageRange, RegionInfo, RegionUsage, Snapshot, Space, VirtAddr,
+    NextUse, NodeId, PAGE_SIZE, PageInfo, PageRange, RegionInfo, RegionUsage, Snapshot, Space,
+    VirtAddr,
 };
 use gmm_cpu::BlockedSignals;
 use zerocopy::FromZeros;
@@ -227,6 +228,26 @@ impl Gmm {
             }
             result
         })
+    }
+
+    /// Has `node` evict by the order in which its pages will be used: again and again that of
+    /// `addresses`, each of which stands for its page. Where the program does otherwise the least
+    /// recently mapped leaves, until it follows the order again. An empty order ends it.
+    ///
+    /// # Errors
+    /// [`Error::Manager`] for a node that does not exist.
+    pub fn follow_order(
+        &self,
+        node: u8,
+        addresses: impl IntoIterator<Item = *const u8>,
+    ) -> Result<()> {
+        let record: Vec<_> = addresses.into_iter().map(|addr| virt(addr).page()).collect();
+        let inside = self.enter()?;
+        let by_default = inside.space.config().policy;
+        Ok(inside.space.set_policy(NodeId(node), |capacity| match record.is_empty() {
+            true => by_default.make(capacity),
+            false => Box::new(NextUse::new(capacity, &record)),
+        })?)
     }
 
     /// The XPU whose memory is `node`, with a context to launch kernels on. Handles to one XPU

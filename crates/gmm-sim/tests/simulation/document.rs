@@ -91,29 +91,24 @@ impl Row {
     }
 }
 
-/// All that the document shows.
-pub(crate) struct Measured {
-    pub(crate) steady: Vec<Row>,
-    pub(crate) changing: Vec<Row>,
+pub(crate) fn measure_steady() -> Vec<Row> {
+    let row = |workload| Row::measure(workload, &Contender::ALL);
+    steady().into_iter().map(row).collect()
 }
 
-pub(crate) fn measure() -> Measured {
-    let settled = |workload| Row::measure(workload, &Contender::ALL);
-    let changed = |workload| Row::measure(workload, &[Contender::LRU, Contender::DIP]);
-    Measured {
-        steady: steady().into_iter().map(settled).collect(),
-        changing: changing().into_iter().map(changed).collect(),
-    }
+pub(crate) fn measure_changing() -> Vec<Row> {
+    let row = |workload| Row::measure(workload, &[Contender::LRU, Contender::DIP]);
+    changing().into_iter().map(row).collect()
 }
 
-/// The tables, in Markdown.
-pub(crate) fn tables(measured: &Measured) -> String {
+/// The first table, in Markdown.
+pub(crate) fn table_of_steady(rows: &[Row]) -> String {
     let mut text = String::from("| workload | optimum |");
     for contender in Contender::ALL {
         write!(text, " {} |", contender.name()).expect("a string");
     }
     text += "\n|---|---|---|---|---|---|\n";
-    for row in &measured.steady {
+    for row in rows {
         let optimum = row.steady_optimum();
         write!(text, "| {} | {optimum:.0} |", row.workload.name).expect("a string");
         for contender in Contender::ALL {
@@ -122,9 +117,14 @@ pub(crate) fn tables(measured: &Measured) -> String {
         }
         text.push('\n');
     }
-    text += "\n| workload | optimum | lru | dip: pass 1 | 2 | 3 | 4 | later |\n";
+    text
+}
+
+/// The second.
+pub(crate) fn table_of_changing(rows: &[Row]) -> String {
+    let mut text = String::from("| workload | optimum | lru | dip: pass 1 | 2 | 3 | 4 | later |\n");
     text += "|---|---|---|---|---|---|---|---|\n";
-    for row in &measured.changing {
+    for row in rows {
         let name = &row.workload.name;
         let (optimum, lru) = (row.steady_optimum(), row.steady(Contender::LRU));
         write!(text, "| {name} | {optimum:.0} | {lru:.0} |").expect("a string");
@@ -138,7 +138,7 @@ pub(crate) fn tables(measured: &Measured) -> String {
 }
 
 /// The sweeps as a plot: the size of the sweep, and how much of it is moved each time.
-pub(crate) fn plot(measured: &Measured) -> String {
+pub(crate) fn plot(rows: &[Row]) -> String {
     let (left, top, width, height) = (60.0, 20.0, 440.0, 300.0);
     let x = |factor: f64| left + (factor - 1.0) / 3.0 * width;
     let y = |part: f64| top + (1.0 - part) * height;
@@ -167,7 +167,7 @@ pub(crate) fn plot(measured: &Measured) -> String {
     svg += "<text x=\"280\" y=\"368\" text-anchor=\"middle\">size of the sweep, times the XPU's \
             memory</text>\n<text x=\"16\" y=\"170\" text-anchor=\"middle\" \
             transform=\"rotate(-90 16 170)\">of the sweep's pages, moved each time</text>\n";
-    let rows = &measured.steady[..SWEEPS.len()];
+    let rows = &rows[..SWEEPS.len()];
     let part = |row: &Row, moved: f64| moved / row.workload.nr_pages() as f64;
     let mut line = |name: &str, style: &str, shift: f64, moved: &dyn Fn(&Row) -> f64| {
         let points = rows.iter().zip(SWEEPS);
