@@ -1,6 +1,6 @@
 //! Setting up: the host, its XPUs, and the limits.
 
-use gmm_core::Config;
+use gmm_core::{Config, EvictionPolicy};
 
 use crate::Result;
 use crate::manager::Gmm;
@@ -46,6 +46,13 @@ impl Builder {
     /// How many threads serve the CPU's faults. The default is 2.
     pub fn fault_threads(mut self, threads: usize) -> Self {
         self.fault_threads = Some(threads);
+        self
+    }
+
+    /// Which pages leave an XPU whose memory is full. The default notices sweeps and is hardly ever
+    /// the worse choice: `docs/policies.md` has figures.
+    pub fn policy(mut self, policy: EvictionPolicy) -> Self {
+        self.config.policy = policy;
         self
     }
 

@@ -50,10 +50,10 @@ pub use builder::Builder;
 pub use error::{Error, Result};
 pub use gmm_core::driver::{Access, Protection};
 pub use gmm_core::{
-    Attributes, Bucket, CopyInfo, FaultCounts, FaultOutcome, Histogram, MoveCause, Moved, MovedBy,
-    NodeId, NodeStats, OutOfMemory, PAGE_SIZE, PageInfo, PageRange, PageState, ProcessorId,
-    ProcessorSet, ProcessorStats, RegionInfo, RegionUsage, Remap, RemapAnswer, RemapCause,
-    RemapSubscriber, Run, Snapshot, VirtAddr,
+    Attributes, Bucket, CopyInfo, EvictionPolicy, FaultCounts, FaultOutcome, Histogram, MoveCause,
+    Moved, MovedBy, NodeId, NodeStats, OutOfMemory, PAGE_SIZE, PageInfo, PageRange, PageState,
+    ProcessorId, ProcessorSet, ProcessorStats, RegionInfo, RegionUsage, Remap, RemapAnswer,
+    RemapCause, RemapSubscriber, Run, Snapshot, VirtAddr,
 };
 pub use gmm_cpu::probe;
 pub use gmm_hostxpu::{self as hostxpu, KernelArgs};
