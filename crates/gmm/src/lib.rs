@@ -22,7 +22,7 @@
 //!   that: a page that lies on an XPU, or waits in host memory, keeps its contents. Use
 //!   [`Unified::discard`] or [`Gmm::gmadvise`].
 //! - A page that could not be served (out of memory, say) raises SIGBUS on the CPU, and goes on
-//!   doing so until an XPU's access, `WillNeed` or `DontNeed` on it succeeds.
+//!   doing so until an XPU's access, `WillNeed`, `DontNeed` or `Unpin` on it succeeds.
 //! - After `fork` the child has no unified memory; handles dropped there do nothing.
 //! - The program's global allocator must not place its own heap in unified memory.
 #![deny(unsafe_op_in_unsafe_fn)]
