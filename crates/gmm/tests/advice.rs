@@ -19,6 +19,11 @@ fn advise(gmm: &Gmm, memory: Memory, pages: usize, advice: Advice, node: u8) -> 
     gmm.advise(memory.at(0), (pages * PAGE) as u64, advice, node)
 }
 
+/// A machine on which pages move only when asked for.
+fn still(frames: u64) -> Gmm {
+    Gmm::builder().xpu(xpu_of(frames)).config(|c| c.launder_after = None).build().unwrap()
+}
+
 /// Everything leaves the XPU that can.
 fn press(gmm: &Gmm) {
     gmm.core().evict(NodeId(1), 64).unwrap();
@@ -34,7 +39,7 @@ fn fill_on_the_xpu(gmm: &Gmm, xpu: &Xpu, memory: Memory, pages: usize, seed: u64
 #[test]
 fn pinned_pages_stay_and_are_limited() {
     let _turn = turn();
-    let gmm = machine(8);
+    let gmm = still(8);
     let xpu = gmm.xpu(1).unwrap();
     let (memory, out) = (mmap(&gmm, 3), mmap(&gmm, 1));
     memory.fill(0, 3 * PAGE, 1);
@@ -78,7 +83,7 @@ fn pinned_pages_stay_and_are_limited() {
 #[test]
 fn the_cpu_uses_a_page_that_is_pinned_on_the_xpu() {
     let _turn = turn();
-    let gmm = machine(8);
+    let gmm = still(8);
     let xpu = gmm.xpu(1).unwrap();
     let (memory, out) = (mmap(&gmm, 2), mmap(&gmm, 1));
     fill_on_the_xpu(&gmm, &xpu, memory, 2, 1);
@@ -95,7 +100,7 @@ fn the_cpu_uses_a_page_that_is_pinned_on_the_xpu() {
 #[test]
 fn accessed_by_maps_pages_where_they_are() {
     let _turn = turn();
-    let gmm = machine(4);
+    let gmm = still(4);
     let xpu = gmm.xpu(1).unwrap();
     let (memory, out) = (mmap(&gmm, 2), mmap(&gmm, 1));
     fill_on_the_xpu(&gmm, &xpu, memory, 2, 1);
@@ -122,7 +127,7 @@ fn accessed_by_maps_pages_where_they_are() {
 #[test]
 fn preferred_pages_are_made_and_fetched_where_they_should_be() {
     let _turn = turn();
-    let gmm = machine(4);
+    let gmm = still(4);
     let xpu = gmm.xpu(1).unwrap();
     let (memory, out) = (mmap(&gmm, 2), mmap(&gmm, 1));
     advise(&gmm, memory, 2, Advice::Preferred, 1).unwrap();
@@ -140,7 +145,7 @@ fn preferred_pages_are_made_and_fetched_where_they_should_be() {
 #[test]
 fn read_mostly_pages_are_read_by_both_at_once() {
     let _turn = turn();
-    let gmm = machine(4);
+    let gmm = still(4);
     let xpu = gmm.xpu(1).unwrap();
     let (memory, out) = (mmap(&gmm, 2), mmap(&gmm, 1));
     advise(&gmm, memory, 2, Advice::ReadMostly, 0).unwrap();
@@ -183,7 +188,7 @@ impl RemapSubscriber for Keeper {
 #[test]
 fn a_subscriber_is_asked_before_pages_go() {
     let _turn = turn();
-    let gmm = machine(4);
+    let gmm = still(4);
     let xpu = gmm.xpu(1).unwrap();
     let (memory, keeper) = (mmap(&gmm, 1), Arc::new(Keeper::default()));
     memory.touch_on(&xpu, 1, true);
