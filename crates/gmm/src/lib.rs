@@ -22,7 +22,10 @@
 //!   that: a page that lies on an XPU, or waits in host memory, keeps its contents. Use
 //!   [`Unified::discard`] or [`Gmm::gmadvise`].
 //! - A page that could not be served (out of memory, say) raises SIGBUS on the CPU, and goes on
-//!   doing so until an XPU's access, Prometheus), [`Gmm::residency`] for where pages are, [`Gmm::snapshot`] and [`metrics`] for //!   programs (JSON, `DontNeed` or `Unpin` on it succeeds., `WillNeed`, `WillNeed` or `DontNeed` on it succeeds. //! - To see what happens: [`Gmm::report`] for people, and [`Gmm::trace_to`] (or //!   the environment variable `GMM_TRACE=FILE`) for a trace that Perfetto opens. //!   doing so until an XPU's access,
+//!   doing so until an XPU's access, `WillNeed`, `DontNeed` or `Unpin` on it succeeds.
+//! - To see what happens: [`Gmm::report`] for people, [`Gmm::snapshot`] and [`metrics`] for
+//!   programs (JSON, Prometheus), [`Gmm::residency`] for where pages are, and [`Gmm::trace_to`] (or
+//!   the environment variable `GMM_TRACE=FILE`) for a trace that Perfetto opens.
 //! - After `fork` the child has no unified memory; handles dropped there do nothing.
 //! - The program's global allocator must not place its own heap in unified memory.
 #![deny(unsafe_op_in_unsafe_fn)]

@@ -35,7 +35,7 @@ impl Drop for All {
 #[test]
 fn what_can_not_be_unmapped_is_a_signal_and_no_hang() {
     let output = in_child("what_can_not_be_unmapped_is_a_signal_and_no_hang", || {
-        let rig = common::Rig::new(8);
+        let rig = common::Rig::with_window(8, 3);
         let memory = rig.mmap(3, Protection::ReadWrite);
         memory.fill(0, 3 * PAGE, 1);
         let all = All::take();
