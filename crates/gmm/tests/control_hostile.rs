@@ -205,7 +205,7 @@ fn who_hangs_up_cancels_its_work() {
     });
 }
 
-/// How often the thread that serves clients has slept.
+/// How often the thread that serves clients has slept, if it sleeps now where it waits for clients.
 fn nr_sleeps() -> Option<u64> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().filter_map(Result::ok);
     let mut tasks = tasks.map(|task| task.path());
@@ -214,7 +214,11 @@ fn nr_sleeps() -> Option<u64> {
     })?;
     let status = std::fs::read_to_string(task.join("status")).ok()?;
     let sleeps = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
-    status.contains("State:\tS").then(|| sleeps.trim().parse().unwrap())
+    // In `poll` or `ppoll`, and not in what a thread does when it starts.
+    let call = std::fs::read_to_string(task.join("syscall")).ok()?;
+    let calls = [libc::SYS_poll, libc::SYS_ppoll].map(|number| number.to_string());
+    let waits = calls.iter().any(|number| call.split(' ').next() == Some(number));
+    (waits && status.contains("State:\tS")).then(|| sleeps.trim().parse().unwrap())
 }
 
 #[test]
