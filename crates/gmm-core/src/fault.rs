@@ -28,7 +28,7 @@ pub enum Resolved {
     Entered,
     /// The processor could use the page already: another fault was quicker.
     AlreadyUsable,
-    /// A launch holds the page elsewhere for now. Let the access fault again: it comes after the
+    /// A launch holds the page elsewhere for now, or it has come there only just now. Let the access fault again: it comes after the
     /// faults that wait already, and the thread that serves them is free for those.
     Again,
 }
@@ -50,11 +50,17 @@ pub(crate) struct Want<'a> {
 
 /// The frames that a want has taken, before it locks the page's entry.
 #[derive(Default)]
-struct Spare<'a> {
+pub(crate) struct Spare<'a> {
     /// Where the page goes.
     target: Option<TransitFrame<'a>>,
     /// A host frame on the way, between two nodes that can't copy to each other.
     bounce: Option<TransitFrame<'a>>,
+}
+
+impl<'a> Spare<'a> {
+    pub(crate) fn with_target(frame: TransitFrame<'a>) -> Self {
+        Self { target: Some(frame), bounce: None }
+    }
 }
 
 /// How often a want is tried again when the page changes hands between two steps.
@@ -64,7 +70,7 @@ impl Space {
     /// A processor touched an address that it does not map, or may not use so. Called by a
     /// driver from its fault interrupt, on any thread, with no lock held. When it returns `Ok`
     /// the access is to be tried again: it goes on, or after [`Resolved::Again`] (a launch holds
-    /// the page, for as long as it runs) faults once more. Does not allocate.
+    /// the page, or it moves too often) faults once more. Does not allocate.
     ///
     /// # Errors
     /// [`Error::NotMapped`], [`Error::Protection`], [`Error::RegionRefused`] or
@@ -77,6 +83,7 @@ impl Space {
         let page = addr.page();
         let want =
             Want { page, addr, node, processor: Some(processor), access, cause: Cause::Fault };
+        processor.streams.note(page, access, self.config.look_ahead, || self.clock.now());
         let entry = self.table.get(page);
         let generation = entry.map(|entry| entry.lock().generation());
         let result = match entry {
@@ -98,7 +105,7 @@ impl Space {
     /// Serves a want: steps 1 to 5.
     pub(crate) fn resolve(&self, entry: &Entry, want: &Want<'_>) -> Result<Resolved> {
         let mut spare = Spare::default();
-        let mut held_until = None;
+        let (mut held_until, mut throttled_until) = (None, None);
         let mut tries = 0;
         while tries < MAX_TRIES {
             let mut m = self.lock_open(entry, want)?;
@@ -113,6 +120,19 @@ impl Space {
                     !gone && entry.lock().copy_on(want.node.id).is_none()
                 };
                 *lacking = self.take_frame(node, still_wanted)?;
+                continue;
+            }
+            if let Some(left) = self.throttled_for(&m, want) {
+                drop(m);
+                if throttled_until.is_none() {
+                    self.stats.count(want.node.id, Event::Throttled);
+                }
+                let end: Deadline = *throttled_until.get_or_insert_with(|| self.soon());
+                if end.left(&*self.clock).is_none() {
+                    return Ok(Resolved::Again);
+                }
+                let until = self.soon_within(left);
+                want.node.wait(want.node.changes(), until, &*self.clock);
                 continue;
             }
             match self.serve(&mut m, want, core::mem::take(&mut spare)) {
@@ -218,17 +238,24 @@ impl Space {
 
     /// Steps 4 and 5, on a locked entry that the processor can't use as it is. `spare` has what
     /// [`Space::lacking`] asks for.
-    fn serve(&self, m: &mut Mapping, want: &Want<'_>, spare: Spare<'_>) -> Result<Resolved> {
+    pub(crate) fn serve(
+        &self,
+        m: &mut Mapping,
+        want: &Want<'_>,
+        spare: Spare<'_>,
+    ) -> Result<Resolved> {
         let exclusive = self.wants_exclusive(want);
         if let Some(node) = self.holder(m, want.node.id, want.processor, exclusive) {
             return Err(Error::PageHeld { addr: want.page.start(), node });
         }
+        let taken = self.takes_away(m, want);
         // The clear may find that the application has discarded the page; then it is Empty.
         self.clear_conflicts(m, want.page, want.node.id, want.processor, exclusive)?;
         match m.copy_on(want.node.id) {
             Some(frame) => self.map_resident(m, want, frame, exclusive)?,
             None => self.bring(m, want, spare, exclusive)?,
         }
+        self.note_arrival(want, taken);
         if want.cause == Cause::Hold {
             let frame = m.copy_on(want.node.id).expect("the page was brought here");
             want.node.pin(frame.nr);

@@ -117,6 +117,8 @@ impl Space {
                 discarded_pages: get(Event::Discarded),
                 frames_found_free: get(Event::FrameFree),
                 frames_reclaimed: get(Event::FrameReclaimed),
+                throttled_faults: get(Event::Throttled),
+                thrashing_pages: get(Event::Thrashing),
                 laundered_pages: self.stats.copied_for(
                     node.id,
                     NodeId::HOST,

@@ -56,6 +56,8 @@ struct FrameMeta {
     distrusted: bool,
     /// Another node has an equal copy: what a pinned frame will be once it is not.
     spare: bool,
+    /// It was brought ahead of its use, which its policy has been told of already.
+    expected: bool,
     /// Counts mapping events, so that one between an offer and the entry's lock is noticed.
     uses: u8,
     pins: u32,
@@ -136,6 +138,7 @@ impl Node {
             place: FramePlace::Absent,
             distrusted: false,
             spare: false,
+            expected: false,
             uses: 0,
             pins: 0,
         };
@@ -289,10 +292,16 @@ impl Node {
         let mut lists = self.lists.lock();
         lists.meta[nr.0 as usize].uses = lists.meta[nr.0 as usize].uses.wrapping_add(1);
         let meta = lists.meta[nr.0 as usize];
-        if meta.place == FramePlace::Active {
+        lists.meta[nr.0 as usize].expected = false;
+        if meta.place == FramePlace::Active && !meta.expected {
             lists.policy.mapped(nr, meta.owner, why);
         }
         self.note_activity(&mut lists);
+    }
+
+    /// The frame's page was brought ahead and is not mapped: its first use is not news.
+    pub(crate) fn expect_use(&self, nr: FrameNr) {
+        self.lists.lock().meta[nr.0 as usize].expected = true;
     }
 
     /// Says that another node has (or has no longer) an equal copy of the frame's page, so that
@@ -515,6 +524,7 @@ impl TransitFrame<'_> {
         let mut lists = self.node.lists.lock();
         lists.meta[self.nr.0 as usize].owner = page;
         lists.meta[self.nr.0 as usize].spare = false;
+        lists.meta[self.nr.0 as usize].expected = false;
         lists.meta[self.nr.0 as usize].uses = lists.meta[self.nr.0 as usize].uses.wrapping_add(1);
         lists.set_place(self.nr, FramePlace::Active);
         lists.policy.mapped(self.nr, page, why);

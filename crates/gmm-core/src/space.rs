@@ -8,6 +8,7 @@ use crate::region::Regions;
 use crate::stats::Stats;
 use crate::sync::{Mutex, MutexGuard, Rank, RwLock};
 use crate::table::Table;
+use crate::thrashing::Thrashing;
 use crate::{
     Clock, Config, Error, MAX_NODES, MAX_PROCESSORS, NodeId, PageNr, PageRange, Processor,
     ProcessorId, ProcessorSet, RegionInfo, Result, VirtAddr,
@@ -19,6 +20,7 @@ pub struct Space {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) table: Table,
     pub(crate) stats: Stats,
+    pub(crate) thrashing: Thrashing,
     pub(crate) regions: Mutex<Regions, { Rank::Regions as u8 }>,
     nodes: [OnceLock<Node>; MAX_NODES],
     processors: [RwLock<Option<Arc<Processor>>>; MAX_PROCESSORS],
@@ -63,6 +65,7 @@ impl Space {
             clock,
             table: Table::new(config.window),
             stats: Stats::new(),
+            thrashing: Thrashing::new(),
             regions: Mutex::new(Regions::new(config.window)),
             nodes: [const { OnceLock::new() }; MAX_NODES],
             processors: [const { RwLock::new(None) }; MAX_PROCESSORS],

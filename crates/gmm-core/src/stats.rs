@@ -63,6 +63,8 @@ struct NodeCounters {
     discarded: AtomicU64,
     frames_free: AtomicU64,
     frames_reclaimed: AtomicU64,
+    throttled: AtomicU64,
+    thrashing: AtomicU64,
     /// Pages of regions unmapped since that a processor of the node had touched.
     touched_before: AtomicU64,
 }
@@ -90,6 +92,10 @@ pub(crate) enum Event {
     FrameFree,
     /// Who needed a frame of it had to evict a page first.
     FrameReclaimed,
+    /// A fault of one of its processors had to wait, since the page had come elsewhere only just.
+    Throttled,
+    /// A fault of one of its processors made a page one that is thrashing.
+    Thrashing,
     /// A page that its processors had touched was unmapped.
     TouchedBefore,
 }
@@ -107,6 +113,8 @@ impl NodeCounters {
             Event::Discarded => &self.discarded,
             Event::FrameFree => &self.frames_free,
             Event::FrameReclaimed => &self.frames_reclaimed,
+            Event::Throttled => &self.throttled,
+            Event::Thrashing => &self.thrashing,
             Event::TouchedBefore => &self.touched_before,
         }
     }
@@ -198,6 +206,10 @@ pub struct NodeStats {
     pub frames_found_free: u64,
     /// How often who needed a frame had to evict a page first.
     pub frames_reclaimed: u64,
+    /// Faults that had to wait because the page had come to another node only just.
+    pub throttled_faults: u64,
+    /// How often a fault of its processors found that a page moves back and forth.
+    pub thrashing_pages: u64,
     /// Pages copied to host memory in idle time, ahead of their eviction.
     pub laundered_pages: u64,
     /// How often background reclaim has woken up.

@@ -38,6 +38,10 @@ pub fn on_handler_thread() -> bool {
 pub trait FaultServer: Send + Sync {
     /// A thread waits at `addr`. When this returns it is woken, and touches the page again.
     fn fault(&self, addr: VirtAddr, access: Access);
+
+    /// Nobody waits any more for what this thread serves: time to bring what is about to be
+    /// touched.
+    fn look_ahead(&self) {}
 }
 
 impl FaultServer for Space {
@@ -50,6 +54,10 @@ impl FaultServer for Space {
         }
         // Other errors: the core has poisoned the page, or it is being unmapped and the next
         // touch is a SIGSEGV. A page that a launch holds is one that is touched again.
+    }
+
+    fn look_ahead(&self) {
+        Space::look_ahead(self, self.cpu());
     }
 }
 
@@ -182,6 +190,7 @@ impl<S: FaultServer> Server<S> {
         // Entering a page has woken who waits for it, and so has poisoning it; but no path at
         // all may leave a thread waiting, and one that is woken for nothing only touches again.
         let _ = self.uffd().wake(addr.page().start().0, PAGE_SIZE);
+        self.faults.look_ahead();
     }
 }
 

@@ -35,7 +35,7 @@ export! {
     samples::tree(root, keys, found, len);
     stress::count_pages(base, nr_pages, stride, rounds, slot, seed);
     stress::touch(base, len_bytes, write);
-    stress::touch_timed(base, len_bytes, times);
+    stress::touch_timed(base, len_bytes, times, order);
     stress::wild(address, value);
     stress::spin(flag, max_spins, out);
     embedding::embed(ids, words, positions, kind, gamma, beta, epsilon, out, nr_tokens, width);
