@@ -151,6 +151,15 @@ impl PageRange {
         self.start <= other.start && other.end() <= self.end()
     }
 
+    /// What is left without the pages of `hole`: up to two ranges.
+    pub fn without(self, hole: Self) -> impl Iterator<Item = Self> {
+        let piece =
+            |start: PageNr, end: PageNr| Self { start, nr_pages: end.0.saturating_sub(start.0) };
+        let left = piece(self.start, self.end().min(hole.start));
+        let right = piece(self.start.max(hole.end()), self.end());
+        [left, right].into_iter().filter(|r| !r.is_empty())
+    }
+
     /// The pages, in ascending order.
     pub fn pages(self) -> impl DoubleEndedIterator<Item = PageNr> {
         (self.start.0..self.end().0).map(PageNr)
@@ -175,6 +184,18 @@ mod tests {
         assert!(PageRange::within(a, 2).unwrap().is_empty());
         let w = PageRange::within(a, PAGE_SIZE + 1).unwrap();
         assert_eq!((w.start, w.nr_pages), (PageNr(1), 1));
+    }
+
+    #[test]
+    fn a_hole_leaves_both_sides_once() {
+        let range = |start, nr_pages| PageRange { start: PageNr(start), nr_pages };
+        let left = |hole| range(10, 10).without(hole).collect::<Vec<_>>();
+        assert_eq!(left(range(12, 3)), [range(10, 2), range(15, 5)]);
+        assert_eq!(left(range(0, 5)), [range(10, 10)]);
+        assert_eq!(left(range(25, 5)), [range(10, 10)]);
+        assert_eq!(left(range(0, 100)), []);
+        assert_eq!(left(range(10, 1)), [range(11, 9)]);
+        assert_eq!(left(range(19, 9)), [range(10, 9)]);
     }
 
     #[test]

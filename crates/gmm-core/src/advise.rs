@@ -2,6 +2,7 @@
 
 use crate::driver::{Access, DriverError};
 use crate::fault::{Cause, Want};
+use crate::remap::RemapCause;
 use crate::space::Space;
 use crate::stats::Event;
 use crate::{Error, NodeId, PageNr, PageRange, Processor, ProcessorSet, Result, VirtAddr};
@@ -65,8 +66,9 @@ impl Space {
     ///
     /// # Errors
     /// Before anything is dropped: [`Error::ZeroLength`], [`Error::AddressOverflow`],
-    /// [`Error::NotMapped`]. Later, [`Error::PageHeld`], [`Error::PageBusy`] or [`Error::Mmu`] for
-    /// the page that could not be dropped; the pages before it have been.
+    /// [`Error::NotMapped`]. Later, [`Error::PageHeld`], [`Error::PagePinned`],
+    /// [`Error::PageKept`], [`Error::PageBusy`] or [`Error::Mmu`] for the page that could not be
+    /// dropped; the pages before it have been.
     pub fn discard(&self, addr: VirtAddr, len_bytes: u64) -> Result<()> {
         self.regions.lock().covering(PageRange::covering(addr, len_bytes)?)?;
         let range = PageRange::within(addr, len_bytes)?;
@@ -82,6 +84,8 @@ impl Space {
 
     fn discard_page(&self, m: &mut crate::entry::Mapping, page: PageNr) -> Result<()> {
         self.check_unheld(m, page)?;
+        self.check_unpinned(m, page, None)?;
+        self.ask(m, page, RemapCause::Discard, |_| true)?;
         self.unpoison(m, page);
         self.clear(m, page, m.mapped())?;
         for copy in m.copies() {

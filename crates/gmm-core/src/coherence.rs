@@ -1,10 +1,12 @@
 //! The steps that keep copies equal: clear the mappings that conflict, enter, drop copies. Each
 //! works on one locked entry and leaves it true whatever fails.
 
-use crate::driver::{Clear, DriverError, Enter, Partial, Protection};
+use crate::driver::{Clear, DriverError, Enter, MappingKind, Partial, Protection};
 use crate::entry::{MAX_COPIES, Mapping};
 use crate::node::Node;
+use crate::remap::RemapCause;
 use crate::space::Space;
+use crate::stats::Event;
 use crate::{
     Departure, Error, Frame, MAX_PROCESSORS, NodeId, PageNr, Processor, ProcessorId, ProcessorSet,
     Result,
@@ -26,8 +28,7 @@ impl Space {
         page: PageNr,
         processor: &Processor,
     ) -> Result<Contents> {
-        let frame =
-            m.copy_on(processor.node).expect("a mapped page has a copy on the mapper's node");
+        let frame = m.frame_seen_from(processor.node).expect("a mapped page has a frame");
         let mut clear = [Clear { page, frame, was_empty: false }];
         processor.mmu.pmap_clear(&mut clear).map_err(|partial| {
             m.set_unsure(m.is_unsure() || partial.error == DriverError::Timeout);
@@ -41,7 +42,7 @@ impl Space {
     /// it. If a call for it never answered, its copy is distrusted.
     pub(crate) fn forget_mapping(&self, m: &mut Mapping, id: ProcessorId) {
         let node = self.processor(id).map(|p| p.node);
-        let copy = node.and_then(|node| m.copy_on(node));
+        let copy = node.and_then(|node| m.frame_seen_from(node));
         if let Some(copy) = copy.filter(|_| m.is_unsure() && m.mapped().contains(id)) {
             self.known_node(copy.node).distrust(copy.nr);
         }
@@ -64,14 +65,15 @@ impl Space {
             }
         }
         if contents == Contents::Gone && m.mapped().is_empty() {
-            self.drop_copies(m, page, |_| true);
+            self.lose_contents(m, page);
         }
         Ok(contents)
     }
 
-    /// Makes way for `reader` (or for a copy on `node`, if nobody is to map it): nobody outside
-    /// `node` can write the page any more, nobody maps it at all if it is to be `exclusive`, and
-    /// a frame that a mapping takes out of reach is within reach.
+    /// Makes way for `reader` to map the copy on `node` (or for one that nobody maps itself): if
+    /// there is none yet, nobody maps the page remotely any more. Nobody else can write another
+    /// copy, nobody maps another at all if the one is to be `exclusive`, and a frame that a
+    /// mapping takes out of reach is within reach.
     pub(crate) fn clear_conflicts(
         &self,
         m: &mut Mapping,
@@ -83,11 +85,15 @@ impl Space {
         let mut to_clear = ProcessorSet::EMPTY;
         for id in m.mapped().iter() {
             let Some(p) = self.processor(id) else { continue };
-            let conflict = if p.node == node {
+            let is_other = reader.is_none_or(|r| r.id != id);
+            let conflict = if m.copy_on(p.node).is_none() {
+                m.copy_on(node).is_none()
+            } else if m.has_replica() && p.moves_frames() {
+                exclusive
+            } else if p.node == node && reader.is_some() {
                 // Where frames move, only one processor can map one.
-                let moves = p.moves_frames() || reader.is_some_and(Processor::moves_frames);
-                moves && reader.is_some_and(|r| r.id != id)
-            } else if exclusive || p.moves_frames() {
+                is_other && (p.moves_frames() || reader.is_some_and(|r| r.takes_frames_of(node)))
+            } else if exclusive && p.node != node || p.moves_frames() {
                 true
             } else {
                 m.writable().contains(id) && !self.made_read_only(m, page, &p)
@@ -115,23 +121,45 @@ impl Space {
         frame: Frame,
         protection: Protection,
     ) -> Result<()> {
-        let entered = processor.mmu.pmap_enter(&[Enter::local(page, frame, protection)]);
+        let kind = self.kind_of(m, processor, frame);
+        self.enter_as(m, Enter { page, frame, protection, kind }, processor)
+    }
+
+    /// As [`Space::enter`], in a way that may be new.
+    pub(crate) fn enter_as(
+        &self,
+        m: &mut Mapping,
+        enter: Enter,
+        processor: &Processor,
+    ) -> Result<()> {
+        let Enter { page, frame, protection, kind } = enter;
+        let entered = processor.mmu.pmap_enter(&[enter]);
+        let is_replica = kind == MappingKind::Replica;
         // Where read-only mappings can't be had, the core must count on writes.
         let writable = protection == Protection::ReadWrite || !processor.maps_read_only();
+        let writable = writable && !is_replica;
         match entered {
             Ok(()) => {
-                m.set_mapped(processor.id, processor.node, writable);
+                self.note_mapped(m, processor, writable);
+                m.set_replica(is_replica || m.has_replica() && !processor.moves_frames());
                 m.set_unsure(m.is_unsure() && m.mapped() != ProcessorSet::only(processor.id));
                 Ok(())
             }
             Err(Partial { error, .. }) => {
                 if error == DriverError::Timeout && m.copy_on(frame.node) == Some(frame) {
                     let writable = writable || m.writable().contains(processor.id);
-                    m.set_mapped(processor.id, processor.node, writable);
+                    self.note_mapped(m, processor, writable);
+                    m.set_replica(is_replica || m.has_replica());
                     m.set_unsure(true);
                 }
                 Err(mmu_error(processor, "map", page, error))
             }
+        }
+    }
+
+    fn note_mapped(&self, m: &mut Mapping, processor: &Processor, writable: bool) {
+        if m.set_mapped(processor.id, processor.node, writable) {
+            self.stats.count(processor.node, Event::Touched);
         }
     }
 
@@ -170,7 +198,8 @@ impl Space {
         let movable = |c: &Frame| {
             c.node != NodeId::HOST && c.node != node && !self.known_node(c.node).is_pinned(c.nr)
         };
-        let Some(victim) = m.copies().find(movable) else {
+        let asked = |c: &Frame| self.ask(m, page, RemapCause::Move, |other| other == *c).is_ok();
+        let Some(victim) = m.copies().filter(movable).find(asked) else {
             let held = m.copies().find(|c| c.node != NodeId::HOST).map_or(node, |c| c.node);
             return Err(Error::PageHeld { addr: page.start(), node: held });
         };
@@ -181,18 +210,29 @@ impl Space {
         Ok(())
     }
 
+    /// The processors that map the page.
+    fn mappers(&self, m: &Mapping) -> impl Iterator<Item = std::sync::Arc<Processor>> {
+        let mapped = m.mapped();
+        let attached = (0..MAX_PROCESSORS as u8).map(ProcessorId);
+        attached.filter(move |&id| mapped.contains(id)).filter_map(|id| self.processor(id))
+    }
+
     /// The processors of `node` that map the page.
     pub(crate) fn mappers_on(
         &self,
         m: &Mapping,
         node: NodeId,
     ) -> impl Iterator<Item = std::sync::Arc<Processor>> {
-        let mapped = m.mapped();
-        let attached = (0..MAX_PROCESSORS as u8).map(ProcessorId);
-        attached
-            .filter(move |&id| mapped.contains(id))
-            .filter_map(|id| self.processor(id))
-            .filter(move |p| p.node == node)
+        self.mappers(m).filter(move |p| p.node == node)
+    }
+
+    /// The processors that map this copy of the page, from wherever.
+    pub(crate) fn mappers_of(
+        &self,
+        m: &Mapping,
+        copy: Frame,
+    ) -> impl Iterator<Item = std::sync::Arc<Processor>> {
+        self.mappers(m).filter(move |p| m.frame_seen_from(p.node) == Some(copy))
     }
 
     /// Whether a launch holds the page in a way that would have to be broken for `reader` (or for
@@ -206,15 +246,16 @@ impl Space {
     ) -> Option<NodeId> {
         // Other nodes may keep what they hold if nobody writes and nobody is about to.
         let breaks = exclusive || !m.writable().is_empty();
+        let takes = |p: &Processor| p.moves_frames() && !m.has_replica();
         let must_go = |p: &Processor| match (p.node == node, reader) {
             // On its own node the mapping of a neighbour has to go where frames move,
-            (true, Some(r)) => p.id != r.id && (p.moves_frames() || r.moves_frames()),
+            (true, Some(r)) => p.id != r.id && (takes(p) || r.takes_frames_of(node)),
             (true, None) => false,
             // and on another one that puts the frame out of reach of the copy.
-            (false, _) => p.moves_frames(),
+            (false, _) => takes(p),
         };
         let broken = |at| (breaks && at != node) || self.mappers_on(m, at).any(|p| must_go(&p));
-        let held = m.copies().filter(|c| self.known_node(c.node).is_pinned(c.nr));
+        let held = m.copies().filter(|c| self.known_node(c.node).is_held(c.nr));
         held.map(|c| c.node).find(|&at| broken(at))
     }
 

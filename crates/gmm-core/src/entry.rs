@@ -4,11 +4,14 @@
 //! |---|---|---|
 //! | `Closed` | none | nobody: never mapped, or being unmapped; faults fail |
 //! | `Empty` | none | nobody; the next touch zero-fills on the toucher's node |
-//! | `Exclusive(n)` | one, on node n | processors of n, for writing too; or nobody |
+//! | `Exclusive(n)` | one, on node n | processors of n, and by remote mappings others, for writing too; or nobody |
 //! | `Shared` | equal copies on several nodes | processors of these nodes, for reading |
 //!
 //! The state is not stored: it follows from whether the entry is open and how many copies there
 //! are. What a thread may do with a page it may do only through an [`EntryGuard`].
+//!
+//! The frame that a processor maps is the copy on its own node or, if there is none, the only
+//! copy ([`Mapping::frame_seen_from`]): a remote mapping.
 
 use crate::driver::Protection;
 use crate::sync::{Mutex, MutexGuard, Rank};
@@ -49,7 +52,8 @@ const _: () = assert!(size_of::<Entry>() == 64);
 /// # Invariants
 /// `frames[..nr_copies]` on `nodes[..nr_copies]` are the copies, of distinct nodes, and each of
 /// these frames names this page as its owner. `writable` is a subset of `mapped`; a processor in
-/// `mapped` belongs to a node with a copy; if `writable` is not empty there is one copy.
+/// `mapped` belongs to a node with a copy, unless there is one copy only; if `writable` is not
+/// empty there is one copy and no replica.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     frames: [FrameNr; MAX_COPIES],
@@ -62,7 +66,8 @@ pub(crate) struct Mapping {
     /// How often the page was opened: tells a page from its successor at the same address.
     generation: u8,
     pub(crate) protection: Protection,
-    /// Bit 0: poisoned; bit 1: some processor refused the region; bit 2: unsure; bit 3: open.
+    /// Bit 0: poisoned; bit 1: some processor refused the region; bit 2: unsure; bit 3: open;
+    /// bit 4: advised; bit 5: watched; bit 6: the CPU's mapping is a replica.
     flags: u8,
 }
 
@@ -70,6 +75,9 @@ const POISONED: u8 = 1;
 const REFUSED: u8 = 2;
 const UNSURE: u8 = 4;
 const OPEN: u8 = 8;
+const ADVISED: u8 = 16;
+const WATCHED: u8 = 32;
+const REPLICA: u8 = 64;
 
 impl Entry {
     /// A closed entry.
@@ -147,6 +155,13 @@ impl Mapping {
         self.copies().find(|c| c.node == node)
     }
 
+    /// The frame that a processor of `node` maps, or would map if it mapped the page as it is: the
+    /// copy on its node, or the only one.
+    pub(crate) fn frame_seen_from(&self, node: NodeId) -> Option<Frame> {
+        let only = || self.copies().next().filter(|_| self.nr_copies == 1);
+        self.copy_on(node).or_else(only)
+    }
+
     /// The copy to read from: host memory first, since its link is every device's own.
     pub(crate) fn source(&self) -> Option<Frame> {
         self.copy_on(NodeId::HOST).or_else(|| self.copies().next())
@@ -181,29 +196,30 @@ impl Mapping {
         self.writable
     }
 
-    /// Records that `p` (of `node`) maps the page.
-    pub(crate) fn set_mapped(&mut self, p: ProcessorId, node: NodeId, writable: bool) {
+    /// Records that `p` (of `node`) maps the page; says whether it is the first of that node to do
+    /// so since the page was opened.
+    pub(crate) fn set_mapped(&mut self, p: ProcessorId, node: NodeId, writable: bool) -> bool {
         self.mapped.insert(p);
         if writable {
             self.writable.insert(p);
         } else {
             self.writable.remove(p);
         }
+        let before = self.touched_nodes;
         self.touched_nodes |= 1 << node.0;
+        self.touched_nodes != before
     }
 
     /// Records that `p` does not map the page any more.
     pub(crate) fn set_unmapped(&mut self, p: ProcessorId) {
         self.mapped.remove(p);
         self.writable.remove(p);
+        if p == ProcessorId::CPU {
+            self.set_flag(REPLICA, false);
+        }
         if self.mapped.is_empty() {
             self.set_unsure(false);
         }
-    }
-
-    /// Whether a processor of `node` has mapped the page since it was opened.
-    pub(crate) fn was_touched_on(&self, node: NodeId) -> bool {
-        self.touched_nodes & (1 << node.0) != 0
     }
 
     /// Whether a page-table operation has timed out: `mapped` and `writable` say the most that
@@ -233,6 +249,34 @@ impl Mapping {
         self.set_flag(REFUSED, refused);
     }
 
+    /// Whether something was advised about the page, or it is pinned: the attribute table and the
+    /// frames know what.
+    pub(crate) fn is_advised(&self) -> bool {
+        self.flags & ADVISED != 0
+    }
+
+    pub(crate) fn set_advised(&mut self, advised: bool) {
+        self.set_flag(ADVISED, advised);
+    }
+
+    /// Whether someone is to be asked before a copy goes.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.flags & WATCHED != 0
+    }
+
+    pub(crate) fn set_watched(&mut self, watched: bool) {
+        self.set_flag(WATCHED, watched);
+    }
+
+    /// Whether the CPU, the one processor whose frames may move, maps a replica.
+    pub(crate) fn has_replica(&self) -> bool {
+        self.flags & REPLICA != 0
+    }
+
+    pub(crate) fn set_replica(&mut self, is_replica: bool) {
+        self.set_flag(REPLICA, is_replica);
+    }
+
     fn set_flag(&mut self, flag: u8, on: bool) {
         self.flags = self.flags & !flag | if on { flag } else { 0 };
     }
@@ -258,9 +302,11 @@ mod tests {
         assert_eq!(m.remove_copy(xpu).unwrap().nr, FrameNr(7));
         assert_eq!(m.state(), PageState::Exclusive(host));
         assert_eq!(m.remove_copy(xpu), None);
-        m.set_mapped(ProcessorId(3), xpu, true);
-        assert!(m.was_touched_on(xpu) && !m.was_touched_on(host));
-        m.set_mapped(ProcessorId(3), xpu, false);
+        assert!(
+            m.set_mapped(ProcessorId(3), xpu, true) && m.set_mapped(ProcessorId(0), host, true)
+        );
+        m.set_unmapped(ProcessorId(0));
+        assert!(!m.set_mapped(ProcessorId(3), xpu, false));
         assert!(m.writable().is_empty() && m.mapped().contains(ProcessorId(3)));
     }
 }

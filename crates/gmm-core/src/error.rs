@@ -125,6 +125,51 @@ pub enum Error {
         /// The node that holds it.
         node: NodeId,
     },
+    /// The page can't leave its node: a program has pinned it, and whoever wants it can neither
+    /// map it there nor do with a copy.
+    #[error("the page at {addr} can't leave node {node}: it is pinned there; unpin it first")]
+    PagePinned {
+        /// Where the page starts.
+        addr: VirtAddr,
+        /// The node that it is pinned on.
+        node: NodeId,
+    },
+    /// The page can't leave its node now: a subscriber to its remaps keeps it.
+    #[error(
+        "the page at {addr} can't leave node {node}: someone who asked to be told before it moves \
+         keeps it there (a registration, a captured graph); end that first"
+    )]
+    PageKept {
+        /// Where the page starts.
+        addr: VirtAddr,
+        /// The node that holds it.
+        node: NodeId,
+    },
+    /// More pinned pages than a node may have.
+    #[error(
+        "pinning {asked} more pages on node {node} is too many: {pinned} of its frames are pinned \
+         and {limit} may be; unpin some, or raise the limit"
+    )]
+    PinLimit {
+        /// The node.
+        node: NodeId,
+        /// How many of its frames may be pinned.
+        limit: u32,
+        /// How many are.
+        pinned: u32,
+        /// How many more were to be.
+        asked: u64,
+    },
+    /// A page that should be pinned and is not.
+    #[error(
+        "the page at {addr} is not pinned on node {node}; only what was pinned can be unpinned"
+    )]
+    NotPinned {
+        /// Where the page starts.
+        addr: VirtAddr,
+        /// The node.
+        node: NodeId,
+    },
     /// A processor kept losing the page before it could be mapped.
     #[error("the page at {addr} could not be kept on node {node} after {tries} tries")]
     Thrashing {

@@ -1,7 +1,8 @@
 //! The fault: from "processor p touched address a" to "p maps the page", in five steps.
 //!
 //! 1. Find the entry. If the page is usable as it is, another fault was quicker.
-//! 2. Take a free frame of the processor's node (and one of host memory if the bytes have to go
+//! 2. Decide where the page is to be (`placement.rs`), which most often is the processor's node.
+//!    Take a free frame there (and one of host memory if the bytes have to go
 //!    that way), holding no entry lock: this may evict and wait.
 //! 3. Lock the entry and look again.
 //! 4. Empty: zero the frame. Elsewhere: clear what conflicts, copy. Here: clear what conflicts.
@@ -11,15 +12,19 @@
 //! If any step fails the entry is true and no data is lost: the only copy of a page is never
 //! given up before the new one is valid and entered.
 
-use crate::coherence::transfer_error;
-use crate::driver::{Access, Enter, Protection};
+use crate::coherence::{Contents, transfer_error};
+use crate::driver::{Access, Enter, MappingKind, Protection};
 use crate::entry::{Entry, EntryGuard, Mapping};
 use crate::node::{Node, TransitFrame};
+use crate::placement::{Plan, Way};
+use crate::remap::RemapCause;
 use crate::space::Space;
-use crate::stats::Event;
+use crate::stats::{Event, Outcome};
 use crate::sync::Deadline;
 use crate::transfer::give_up;
-use crate::{Arrival, Error, Frame, NodeId, PageNr, Processor, ProcessorId, Result, VirtAddr};
+use crate::{
+    Arrival, Error, Frame, MovedBy, NodeId, PageNr, Processor, ProcessorId, Result, VirtAddr,
+};
 
 /// How a fault was resolved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +36,16 @@ pub enum Resolved {
     /// A launch holds the page elsewhere for now, or it has come there only just now. Let the access fault again: it comes after the
     /// faults that wait already, and the thread that serves them is free for those.
     Again,
+}
+
+impl From<Outcome> for Resolved {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Copied | Outcome::ZeroFilled | Outcome::Mapped => Self::Entered,
+            Outcome::Coalesced => Self::AlreadyUsable,
+            Outcome::Throttled | Outcome::Failed => Self::Again,
+        }
+    }
 }
 
 /// Why a page is wanted somewhere. One that is wanted for a `Hold` is pinned, too.
@@ -64,7 +79,7 @@ impl<'a> Spare<'a> {
 }
 
 /// How often a want is tried again when the page changes hands between two steps.
-const MAX_TRIES: u32 = 64;
+pub(crate) const MAX_TRIES: u32 = 64;
 
 impl Space {
     /// A processor touched an address that it does not map, or may not use so. Called by a
@@ -75,10 +90,11 @@ impl Space {
     /// # Errors
     /// [`Error::NotMapped`], [`Error::Protection`], [`Error::RegionRefused`] or
     /// [`Error::NotAttached`] for an access that may not be; [`Error::OutOfMemory`];
-    /// [`Error::PageBusy`] if the page can't leave its node; [`Error::Mmu`] or
-    /// [`Error::Transfer`] if a driver failed. After an error other than the first four the page
+    /// [`Error::PageBusy`], [`Error::PagePinned`] or [`Error::PageKept`] if the page can't leave
+    /// its node; [`Error::Mmu`] or [`Error::Transfer`] if a driver failed. After an error other than the first four the page
     /// is poisoned where the processor can be told so.
     pub fn fault(&self, processor: &Processor, addr: VirtAddr, access: Access) -> Result<Resolved> {
+        let begun = self.clock.now();
         let node = self.known_node(processor.node);
         let page = addr.page();
         let want =
@@ -90,52 +106,55 @@ impl Space {
             Some(entry) => self.resolve(entry, &want),
             None => Err(Error::NotMapped { addr }),
         };
-        match result {
-            Ok(Resolved::Entered) => self.stats.count(node.id, Event::Fault),
-            Ok(Resolved::AlreadyUsable) => self.stats.count(node.id, Event::Coalesced),
-            Ok(Resolved::Again) => {}
-            Err(error) => {
-                self.stats.count(node.id, Event::Failed);
-                self.poison(processor, page, generation, error);
-            }
+        if let Err(error) = result {
+            self.poison(processor, page, generation, error);
         }
-        result
+        let outcome = result.unwrap_or(Outcome::Failed);
+        let took = self.clock.now().saturating_sub(begun);
+        self.stats.count_fault(processor, access, outcome, took);
+        result.map(Resolved::from)
     }
 
     /// Serves a want: steps 1 to 5.
-    pub(crate) fn resolve(&self, entry: &Entry, want: &Want<'_>) -> Result<Resolved> {
+    pub(crate) fn resolve(&self, entry: &Entry, want: &Want<'_>) -> Result<Outcome> {
         let mut spare = Spare::default();
         let (mut held_until, mut throttled_until) = (None, None);
+        let mut own_only = false;
         let mut tries = 0;
         while tries < MAX_TRIES {
             let mut m = self.lock_open(entry, want)?;
             if self.is_usable(&m, want) {
                 return self.confirm(&mut m, want);
             }
-            if let Some((node, lacking)) = self.lacking(&m, want, &mut spare) {
+            let plan = self.plan(&m, want, own_only);
+            if let Some(left) = self.throttled_for(&m, want, &plan) {
                 drop(m);
-                // While it waits for a frame, another may bring the page.
-                let still_wanted = || {
-                    let gone = want.processor.is_some_and(Processor::is_detached);
-                    !gone && entry.lock().copy_on(want.node.id).is_none()
-                };
-                *lacking = self.take_frame(node, still_wanted)?;
-                continue;
-            }
-            if let Some(left) = self.throttled_for(&m, want) {
-                drop(m);
-                if throttled_until.is_none() {
-                    self.stats.count(want.node.id, Event::Throttled);
-                }
-                let end: Deadline = *throttled_until.get_or_insert_with(|| self.soon());
+                let end: Deadline = *throttled_until.get_or_insert_with(|| {
+                    self.stats.count(want.node.id, Event::Delayed);
+                    self.soon()
+                });
                 if end.left(&*self.clock).is_none() {
-                    return Ok(Resolved::Again);
+                    return Ok(Outcome::Throttled);
                 }
                 let until = self.soon_within(left);
                 want.node.wait(want.node.changes(), until, &*self.clock);
                 continue;
             }
-            match self.serve(&mut m, want, core::mem::take(&mut spare)) {
+            if let Some((node, lacking)) = self.lacking(&m, &plan, &mut spare) {
+                drop(m);
+                // While it waits for a frame, another may bring the page.
+                let still_wanted = || {
+                    let gone = want.processor.is_some_and(Processor::is_detached);
+                    !gone && entry.lock().copy_on(plan.node.id).is_none()
+                };
+                match self.take_frame(node, still_wanted) {
+                    // Then it is served as if nothing were preferred.
+                    Err(_) if plan.way == Way::Remote => own_only = true,
+                    taken => *lacking = taken?,
+                }
+                continue;
+            }
+            match self.serve(&mut m, want, &plan, core::mem::take(&mut spare)) {
                 Err(error @ Error::PageHeld { node, .. }) => {
                     drop(m);
                     // A thread that serves faults has others to serve.
@@ -147,7 +166,7 @@ impl Space {
                     let holder = self.known_node(node);
                     holder.wait(holder.changes(), self.soon(), &*self.clock);
                     if deadline.left(&*self.clock).is_none() {
-                        return if patient { Err(error) } else { Ok(Resolved::Again) };
+                        return if patient { Err(error) } else { Ok(Outcome::Throttled) };
                     }
                 }
                 Err(Error::Thrashing { .. }) => tries += 1,
@@ -161,13 +180,15 @@ impl Space {
     fn lacking<'a, 's>(
         &'a self,
         m: &Mapping,
-        want: &Want<'a>,
+        plan: &Plan<'a>,
         spare: &'s mut Spare<'a>,
     ) -> Option<(&'a Node, &'s mut Option<TransitFrame<'a>>)> {
-        if m.copy_on(want.node.id).is_some() {
+        if m.copy_on(plan.node.id).is_some() {
             return None;
         }
-        let Some(target) = &spare.target else { return Some((want.node, &mut spare.target)) };
+        // One of another node was taken for another plan.
+        spare.target.take_if(|target| target.frame().node != plan.node.id);
+        let Some(target) = &spare.target else { return Some((plan.node, &mut spare.target)) };
         m.source().filter(|&from| self.needs_bounce(from, target.frame()))?;
         let host = self.known_node(NodeId::HOST);
         spare.bounce.is_none().then_some((host, &mut spare.bounce))
@@ -207,8 +228,11 @@ impl Space {
 
     /// Step 1: nothing needs to be moved or mapped.
     fn is_usable(&self, m: &Mapping, want: &Want<'_>) -> bool {
+        if want.cause != Cause::Fault && m.copy_on(want.node.id).is_none() {
+            return false;
+        }
         match (want.processor, want.access) {
-            (None, _) => m.copy_on(want.node.id).is_some(),
+            (None, _) => true,
             // Entering a page again does no harm.
             (Some(_), _) if m.is_unsure() => false,
             (Some(p), Access::Read) => m.mapped().contains(p.id),
@@ -217,23 +241,24 @@ impl Space {
     }
 
     /// Step 1, done: make sure that the processor sees what the entry says.
-    fn confirm(&self, m: &mut Mapping, want: &Want<'_>) -> Result<Resolved> {
-        let frame = m.copy_on(want.node.id).expect("a usable page has a copy on its node");
+    fn confirm(&self, m: &mut Mapping, want: &Want<'_>) -> Result<Outcome> {
+        let page = want.page;
+        let frame = m.frame_seen_from(want.node.id).expect("a usable page has a frame");
         match (want.cause, want.processor) {
             (Cause::Fault, Some(p)) => {
-                let protection = mapping_protection(m, p);
-                let mapping = Enter::local(want.page, frame, protection);
+                let protection = self.mapping_protection(m, p);
+                let mapping = Enter { page, frame, protection, kind: self.kind_of(m, p, frame) };
                 p.mmu.revalidate(mapping, want.addr).map_err(|cause| Error::Mmu {
                     processor: p.id,
                     operation: "revalidate",
-                    addr: want.page.start(),
+                    addr: page.start(),
                     cause,
                 })?;
             }
-            (Cause::Hold, _) => want.node.pin(frame.nr),
+            (Cause::Hold, _) => want.node.hold(frame.nr),
             _ => want.node.touch(frame.nr, Arrival::Hint),
         }
-        Ok(Resolved::AlreadyUsable)
+        Ok(Outcome::Coalesced)
     }
 
     /// Steps 4 and 5, on a locked entry that the processor can't use as it is. `spare` has what
@@ -242,80 +267,86 @@ impl Space {
         &self,
         m: &mut Mapping,
         want: &Want<'_>,
+        plan: &Plan<'_>,
         spare: Spare<'_>,
-    ) -> Result<Resolved> {
-        let exclusive = self.wants_exclusive(want);
-        if let Some(node) = self.holder(m, want.node.id, want.processor, exclusive) {
-            return Err(Error::PageHeld { addr: want.page.start(), node });
+    ) -> Result<Outcome> {
+        let (page, at, exclusive) = (want.page, plan.node.id, plan.exclusive);
+        // A replica is a copy that nobody maps itself.
+        let reader = want.processor.filter(|_| plan.way != Way::Replica);
+        if let Some(node) = self.holder(m, at, reader, exclusive) {
+            return Err(Error::PageHeld { addr: page.start(), node });
         }
-        let taken = self.takes_away(m, want);
-        // The clear may find that the application has discarded the page; then it is Empty.
-        self.clear_conflicts(m, want.page, want.node.id, want.processor, exclusive)?;
-        match m.copy_on(want.node.id) {
-            Some(frame) => self.map_resident(m, want, frame, exclusive)?,
-            None => self.bring(m, want, spare, exclusive)?,
+        if exclusive {
+            self.check_unpinned(m, page, Some(at))?;
+            self.ask(m, page, RemapCause::Move, |copy| copy.node != at)?;
         }
+        let taken = self.takes_away(m, want, plan);
+        let contents = self.clear_conflicts(m, page, at, reader, exclusive)?;
+        if contents == Contents::Gone && plan.way == Way::Replica {
+            // The application has discarded the page: there is nothing left to copy.
+            return Err(self.thrashing(want));
+        }
+        let outcome = match m.copy_on(at) {
+            Some(frame) => self.map_resident(m, want, plan, frame)?,
+            None => self.bring(m, want, plan, spare)?,
+        };
         self.note_arrival(want, taken);
         if want.cause == Cause::Hold {
-            let frame = m.copy_on(want.node.id).expect("the page was brought here");
-            want.node.pin(frame.nr);
+            let frame = m.copy_on(at).expect("the page was brought here");
+            plan.node.hold(frame.nr);
         }
-        Ok(Resolved::Entered)
+        Ok(outcome)
     }
 
-    /// Whether serving the want makes every other copy out of date: it writes, or nothing would
-    /// tell a later write.
-    fn wants_exclusive(&self, want: &Want<'_>) -> bool {
-        want.access == Access::Write || want.processor.is_some_and(|p| !p.maps_read_only())
-    }
-
-    /// The page has a valid copy here: if it is to be exclusive drop the others, and map it.
+    /// The page has a valid copy where it is to be: if it is to be exclusive drop the others, and
+    /// map it.
     fn map_resident(
         &self,
         m: &mut Mapping,
         want: &Want<'_>,
+        plan: &Plan<'_>,
         frame: Frame,
-        exclusive: bool,
-    ) -> Result<()> {
-        if exclusive {
-            self.drop_copies(m, want.page, |c| c.node != want.node.id);
+    ) -> Result<Outcome> {
+        if plan.exclusive {
+            self.drop_copies(m, want.page, |c| c.node != plan.node.id);
         }
         self.unpoison(m, want.page);
         if let Some(p) = want.processor {
-            let alone = m.nr_copies() == 1;
-            self.enter(m, want.page, p, frame, protection_for(m, alone))?;
+            let alone = m.nr_copies() == 1 && !m.has_replica();
+            self.enter_as(m, self.enter_of(m, want.page, plan, frame, alone), p)?;
         }
         let why = if want.cause == Cause::Prefetch { Arrival::Hint } else { Arrival::Fault };
-        want.node.touch(frame.nr, why);
-        Ok(())
+        plan.node.touch(frame.nr, why);
+        Ok(Outcome::Mapped)
     }
 
-    /// The page has no copy here: zero-fill or copy into the spare frame, map it, record it.
+    /// The page has no copy where it is to be: zero-fill or copy into the spare frame, map it,
+    /// record it.
     fn bring(
         &self,
         m: &mut Mapping,
         want: &Want<'_>,
+        plan: &Plan<'_>,
         spare: Spare<'_>,
-        exclusive: bool,
-    ) -> Result<()> {
-        let page = want.page;
+    ) -> Result<Outcome> {
+        let (page, to) = (want.page, plan.node);
         let source = m.source();
-        let from = source.map_or(want.node.id, |s| s.node);
+        let from = source.map_or(to.id, |s| s.node);
         let frame = spare.target.ok_or_else(|| self.thrashing(want))?;
         let frame = self
             .fill(source, frame, spare.bounce)
-            .map_err(|cause| transfer_error(page, from, want.node, cause))?;
+            .map_err(|cause| transfer_error(page, from, to, cause))?;
         let target = frame.frame();
-        let alone = exclusive || source.is_none();
+        let alone = plan.exclusive || source.is_none();
         if !alone {
-            self.make_room_for_copy(m, page, want.node.id)?;
+            self.make_room_for_copy(m, page, to.id)?;
         }
         self.unpoison(m, page);
         if let Some(p) = want.processor {
-            let entered = self.enter(m, page, p, target, protection_for(m, alone));
-            if let Err(Error::Mmu { cause, .. }) = entered {
+            let entered = self.enter_as(m, self.enter_of(m, page, plan, target, alone), p);
+            if let Err(error @ Error::Mmu { cause, .. }) = entered {
                 give_up(frame, cause);
-                return entered;
+                return Err(error);
             }
             entered?;
         }
@@ -323,19 +354,40 @@ impl Space {
             self.drop_copies(m, page, |_| true);
         }
         let why = if want.cause == Cause::Prefetch { Arrival::Prefetch } else { Arrival::Fault };
-        m.add_copy(frame.activate(page, why));
+        let moved_by = MovedBy::new(want.cause, want.processor.map(Processor::id));
+        m.add_copy(frame.activate(page, why, moved_by));
         self.note_spare(m);
         match source {
-            None => self.stats.count(want.node.id, Event::Zeroed),
-            Some(_) => self.stats.count_copy(from, want.node.id, want.cause),
+            None => self.stats.count(to.id, Event::Zeroed),
+            Some(_) => self.stats.count_copy(from, to.id, want.cause),
         }
         if want.cause == Cause::Prefetch {
-            self.stats.count(want.node.id, Event::Prefetched);
+            self.stats.count(to.id, Event::Prefetched);
         }
-        Ok(())
+        Ok(source.map_or(Outcome::ZeroFilled, |_| Outcome::Copied))
     }
 
-    fn thrashing(&self, want: &Want<'_>) -> Error {
+    /// The mapping that a plan makes: for writing only where the page has no other copy.
+    fn enter_of(
+        &self,
+        m: &Mapping,
+        page: PageNr,
+        plan: &Plan<'_>,
+        frame: Frame,
+        alone: bool,
+    ) -> Enter {
+        let remote = || plan.node.device.remote_handle(frame);
+        let kind = match plan.way {
+            Way::Local => MappingKind::Local,
+            Way::Replica => MappingKind::Replica,
+            Way::Remote => remote().map_or(MappingKind::Local, MappingKind::Remote),
+        };
+        let may_write = alone || kind == MappingKind::Replica;
+        let protection = if may_write { m.protection } else { Protection::ReadOnly };
+        Enter { page, frame, protection, kind }
+    }
+
+    pub(crate) fn thrashing(&self, want: &Want<'_>) -> Error {
         Error::Thrashing { addr: want.page.start(), node: want.node.id, tries: MAX_TRIES }
     }
 
@@ -356,15 +408,4 @@ impl Space {
             m.set_poisoned(true);
         }
     }
-}
-
-/// The protection of a mapping made while the entry is `m`: writes only where the page has no
-/// other copy.
-fn protection_for(m: &Mapping, alone: bool) -> Protection {
-    if alone { m.protection } else { Protection::ReadOnly }
-}
-
-/// The protection under which `p` maps the page now.
-fn mapping_protection(m: &Mapping, p: &Processor) -> Protection {
-    if m.writable().contains(p.id) { m.protection } else { Protection::ReadOnly }
 }

@@ -74,7 +74,7 @@ impl Space {
 impl Drop for Hold {
     fn drop(&mut self) {
         for frame in &self.frames {
-            self.space.known_node(frame.node).unpin(frame.nr);
+            self.space.known_node(frame.node).release_hold(frame.nr);
         }
     }
 }

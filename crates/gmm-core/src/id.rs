@@ -119,3 +119,35 @@ impl fmt::Debug for ProcessorSet {
         f.debug_set().entries(self.iter().map(|p| p.0)).finish()
     }
 }
+
+/// A set of nodes of one space.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct NodeSet(u16);
+
+impl NodeSet {
+    /// Whether `node` is in the set.
+    pub fn contains(self, node: NodeId) -> bool {
+        self.0 & (1 << node.0) != 0
+    }
+
+    /// Puts `node` in, or takes it out.
+    pub fn set(&mut self, node: NodeId, is_in: bool) {
+        self.0 = self.0 & !(1 << node.0) | u16::from(is_in) << node.0;
+    }
+
+    /// Whether no node is in the set.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The nodes in ascending order.
+    pub fn iter(self) -> impl Iterator<Item = NodeId> {
+        (0..MAX_NODES as u8).map(NodeId).filter(move |&n| self.contains(n))
+    }
+}
+
+impl fmt::Debug for NodeSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter().map(|n| n.0)).finish()
+    }
+}

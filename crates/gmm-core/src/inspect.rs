@@ -1,13 +1,12 @@
-//! Looking at a space: one page, the counters, and whether the invariants hold.
+//! Looking at a space: one page, who holds what, and whether the invariants hold.
 
 use crate::driver::Protection;
 use crate::entry::{Mapping, PageState};
 use crate::node::FramePlace;
 use crate::space::Space;
-use crate::stats::{Event, MoveCause};
 use crate::{
-    Frame, FrameNr, MAX_NODES, NodeId, NodeStats, PageNr, PageRange, ProcessorSet, RegionInfo,
-    Snapshot, VirtAddr,
+    Attributes, Frame, FrameNr, MAX_NODES, NodeId, PageNr, ProcessorId, ProcessorSet, RegionInfo,
+    VirtAddr,
 };
 
 /// One page, as it was at the moment of asking.
@@ -73,63 +72,6 @@ impl Space {
         })
     }
 
-    /// The counters. Visits every entry once, for the pages touched.
-    pub fn snapshot(&self) -> Snapshot {
-        let ranges: Vec<PageRange> = self.regions.lock().iter().map(|r| r.range).collect();
-        let nodes: Vec<_> = self.nodes().collect();
-        let mut touched = vec![0; nodes.len()];
-        for (_, entry) in ranges.iter().flat_map(|&range| self.table.entries(range)) {
-            let m = entry.lock();
-            for (node, touched) in nodes.iter().zip(&mut touched) {
-                *touched += u64::from(m.was_touched_on(node.id));
-            }
-        }
-        let mut migrated_bytes = Vec::new();
-        for from in &nodes {
-            for to in &nodes {
-                let bytes = self.stats.copied_bytes(from.id, to.id);
-                if bytes > 0 {
-                    migrated_bytes.push((from.id, to.id, bytes));
-                }
-            }
-        }
-        let stats = nodes.iter().zip(touched).map(|(node, touched_now)| {
-            let counts = node.counts();
-            let get = |event| self.stats.get(node.id, event);
-            NodeStats {
-                node: node.id,
-                device: node.device.name().to_owned(),
-                capacity_frames: counts.capacity,
-                free_frames: counts.free,
-                resident_frames: counts.active + counts.spare + counts.pinned,
-                pinned_frames: counts.pinned,
-                in_transit_frames: counts.in_transit,
-                lost_frames: counts.lost,
-                peak_resident_frames: counts.peak_resident,
-                touched_pages: touched_now + get(Event::TouchedBefore),
-                faults: get(Event::Fault),
-                coalesced_faults: get(Event::Coalesced),
-                failed_faults: get(Event::Failed),
-                prefetched_pages: get(Event::Prefetched),
-                zeroed_pages: get(Event::Zeroed),
-                evicted_pages: get(Event::Evicted),
-                evicted_clean_pages: get(Event::EvictedClean),
-                discarded_pages: get(Event::Discarded),
-                frames_found_free: get(Event::FrameFree),
-                frames_reclaimed: get(Event::FrameReclaimed),
-                throttled_faults: get(Event::Throttled),
-                thrashing_pages: get(Event::Thrashing),
-                laundered_pages: self.stats.copied_for(
-                    node.id,
-                    NodeId::HOST,
-                    MoveCause::Laundering,
-                ),
-                reclaimer_wakeups: counts.reclaimer_wakeups,
-            }
-        });
-        Snapshot { nodes: stats.collect(), migrated_bytes }
-    }
-
     /// Checks the invariants on a space on which nothing is under way.
     ///
     /// # Errors
@@ -139,7 +81,7 @@ impl Space {
         let mut nr_copies = 0;
         for (page, entry) in regions.iter().flat_map(|r| self.table.entries(r.range)) {
             let m = entry.lock();
-            self.check_entry(&m).map_err(|what| format!("page {}: {what}", page.start()))?;
+            self.check_entry(&m, page).map_err(|what| format!("page {}: {what}", page.start()))?;
             nr_copies += m.nr_copies();
         }
         let mut nr_owned = 0;
@@ -149,19 +91,36 @@ impl Space {
             for (nr, page, place) in owners {
                 self.check_frame(Frame { node: node.id, nr }, page, place)?;
             }
+            if !node.counts_pins() {
+                return Err(format!("node {}: its pins don't add up", node.id));
+            }
             let counts = node.counts();
             if counts.in_transit != 0 {
                 let lost = counts.in_transit;
                 return Err(format!("node {}: {lost} frames are in nobody's hands", node.id));
             }
         }
+        self.check_attributes(&regions)?;
         if nr_copies != nr_owned {
             return Err(format!("{nr_owned} frames hold pages, the entries name {nr_copies}"));
         }
         Ok(())
     }
 
-    fn check_entry(&self, m: &Mapping) -> Result<(), String> {
+    /// Nothing is advised or watched where nothing is mapped.
+    fn check_attributes(&self, regions: &[RegionInfo]) -> Result<(), String> {
+        let advised = self.attributes.with(|table| table.ranges());
+        let watched = self.subscribers.with(|s| s.ranges());
+        for range in advised.into_iter().chain(watched) {
+            let is_mapped = |page| regions.iter().any(|r| r.range.contains(page));
+            if !range.pages().all(is_mapped) {
+                return Err(format!("{range} is advised or watched, and not mapped"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_entry(&self, m: &Mapping, page: PageNr) -> Result<(), String> {
         if !m.writable().difference(m.mapped()).is_empty() {
             return Err(format!("{:?} write what only {:?} map", m.writable(), m.mapped()));
         }
@@ -172,9 +131,29 @@ impl Space {
             let Some(processor) = self.processor(id) else {
                 return Err(format!("mapped by processor {id}, which is not attached"));
             };
-            if m.copy_on(processor.node).is_none() {
-                return Err(format!("mapped by processor {id}, without a copy on its node"));
+            match m.frame_seen_from(processor.node) {
+                None => {
+                    return Err(format!("mapped by processor {id}, without a copy on its node"));
+                }
+                Some(far) if far.node != processor.node => {
+                    if !self.maps_remotely(&processor, far.node) {
+                        return Err(format!("processor {id} can't map node {} remotely", far.node));
+                    }
+                }
+                Some(_) => {}
             }
+        }
+        let is_mapped = m.mapped().contains(ProcessorId::CPU) && m.copy_on(NodeId::HOST).is_some();
+        if m.has_replica() && !(is_mapped && m.writable().is_empty()) {
+            let writable = m.writable();
+            return Err(format!("a replica that nobody maps, or beside writes by {writable:?}"));
+        }
+        let attributes = self.attributes.with(|table| table.get(page));
+        if m.is_advised() != (attributes != Attributes::default() || self.pin_of(m).is_some()) {
+            return Err(format!("advised: {}, yet it has {attributes:?}", m.is_advised()));
+        }
+        if m.is_watched() != self.subscribers.with(|s| s.watches(page)) {
+            return Err(format!("watched: {}, yet no subscriber says so", m.is_watched()));
         }
         Ok(())
     }

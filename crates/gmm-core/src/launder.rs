@@ -6,7 +6,7 @@ use crate::node::{Node, Offer, TransitFrame};
 use crate::reclaim::Victim;
 use crate::space::Space;
 use crate::stats::MoveCause;
-use crate::{Arrival, Batch, Frame, NodeId, Result};
+use crate::{Arrival, Batch, Frame, MovedBy, NodeId, Result};
 
 /// How many pages are copied at a time: so long may a fault on one of them have to wait.
 const MAX_PAGES: usize = 4;
@@ -37,9 +37,10 @@ impl Space {
             }
             seen += MAX_PAGES as u32;
             self.save_victims(node, &mut pages);
+            let moved_by = MovedBy::new(MoveCause::Laundering, None);
             for Victim { page, mut entry, refuge, .. } in pages {
                 let Some(refuge) = refuge else { continue };
-                entry.add_copy(refuge.activate(page, Arrival::Evicted));
+                entry.add_copy(refuge.activate(page, Arrival::Evicted, moved_by));
                 self.note_spare(&entry);
                 self.stats.count_copy(node.id, NodeId::HOST, MoveCause::Laundering);
                 laundered += 1;
@@ -58,6 +59,11 @@ impl Space {
         let frame = Frame { node: node.id, nr };
         let is_dirty = entry.nr_copies() == 1 && entry.copy_on(node.id) == Some(frame);
         if !is_dirty || !entry.is_open() || entry.is_unsure() || !node.is_unused_since(offer) {
+            return None;
+        }
+        // What is mapped from another node has one copy.
+        let mut mappers = entry.mapped().iter().filter_map(|id| self.processor(id));
+        if mappers.any(|p| p.node != node.id) {
             return None;
         }
         let refuge = Some(self.host_room()?);

@@ -300,7 +300,8 @@ impl Space {
         // Who has the entry is moving the page, or about to.
         let Some(mut m) = entry.try_lock() else { return Some(()) };
         let access = if writes { Access::Write } else { Access::Read };
-        let may_map = m.is_open() && !m.is_refused_by_some() && !m.is_poisoned();
+        // What was advised about a page, the fault knows.
+        let may_map = m.is_open() && !m.is_refused_by_some() && !m.is_poisoned() && !m.is_advised();
         if !may_map || !m.protection.allows(access) || processor.is_detached() {
             return None;
         }
@@ -329,7 +330,8 @@ impl Space {
         }
         let addr = page.start();
         let want = Want { page, addr, node, processor: mapper, access, cause: Cause::LookAhead };
-        self.serve(m, &want, Spare::with_target(frame))?;
+        let plan = self.plan(m, &want, false);
+        self.serve(m, &want, &plan, Spare::with_target(frame))?;
         if let (None, Some(copy)) = (mapper, m.copy_on(node.id)) {
             node.expect_use(copy.nr);
         }

@@ -11,7 +11,7 @@
 //! | `Transit` | the thread with the [`TransitFrame`] | `Active`, `Free`, `Absent` (release), `Lost` |
 //! | `Active` | whoever holds its page's entry lock | `Spare`, `Pinned`, `Transit`, `Lost` |
 //! | `Spare` | the same; another node has an equal copy, so this one can go | `Active`, `Pinned`, `Transit`, `Lost` |
-//! | `Pinned` | the same, but anyone may unpin it; never evicted, moved or freed | `Active`, `Spare` |
+//! | `Pinned` | the same, but a launch may end its hold with no lock; never evicted, moved or freed | `Active`, `Spare` |
 //! | `Lost` | nobody: an operation on it never ended | |
 //!
 //! # Lock order
@@ -19,14 +19,15 @@
 
 mod watermarks;
 
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use crate::driver::{Device, DriverError, Extent};
 use crate::list::FrameList;
 use crate::sync::{Condvar, Deadline, Mutex, MutexGuard, Rank};
 use crate::{
-    Arrival, Batch, Clock, Config, Departure, Frame, FrameNr, Lru, NodeId, OutOfMemory, PageNr,
-    Policy,
+    Arrival, Batch, Clock, Config, Departure, Frame, FrameNr, MoveCause, MovedBy, NodeId,
+    OutOfMemory, PageNr, Policy,
 };
 
 use watermarks::{Reclaimer, Watermarks};
@@ -56,10 +57,15 @@ struct FrameMeta {
     distrusted: bool,
     /// Another node has an equal copy: what a pinned frame will be once it is not.
     spare: bool,
+    /// What brought the page that it holds.
+    moved_by: MovedBy,
     /// It was brought ahead of its use, which its policy has been told of already.
     expected: bool,
     /// Counts mapping events, so that one between an offer and the entry's lock is noticed.
     uses: u8,
+    /// How many launches hold it.
+    holds: u32,
+    /// How often programs have pinned it (`PIN`).
     pins: u32,
 }
 
@@ -69,9 +75,10 @@ struct Lists {
     free: FrameList,
     spare: FrameList,
     policy: Box<dyn Policy>,
-    /// How many frames are in each place.
-    count: [u32; NR_PLACES],
-    peak_resident: u32,
+    count: Arc<Counts>,
+    /// Frames that programs have pinned, and how many may be.
+    pinned_frames: u32,
+    pin_limit: u32,
     importing: bool,
     /// The device had none when it was last asked.
     import_dry: bool,
@@ -85,11 +92,20 @@ struct Lists {
     reclaimer: Reclaimer,
 }
 
+/// How many frames are in each place: written under the lists' lock, read without it.
+struct Counts {
+    places: [AtomicU32; NR_PLACES],
+    peak_resident: AtomicU32,
+    /// How often background reclaim has woken up.
+    reclaimer_wakeups: AtomicU64,
+}
+
 pub(crate) struct Node {
     pub(crate) id: NodeId,
     pub(crate) device: Arc<dyn Device>,
     capacity: u32,
     watermarks: Watermarks,
+    count: Arc<Counts>,
     lists: Mutex<Lists, FRAMES_RANK>,
     changed: Condvar,
     /// Where the thread that keeps frames free sleeps.
@@ -132,30 +148,44 @@ pub(crate) struct FrameCounts {
 impl Node {
     /// A node that holds no frame yet. Metadata for all frames it can have is made here, so that
     /// nothing is allocated later.
-    pub(crate) fn new(id: NodeId, device: Arc<dyn Device>, capacity: u32, config: &Config) -> Self {
+    pub(crate) fn new(
+        id: NodeId,
+        device: Arc<dyn Device>,
+        capacity: u32,
+        policy: Box<dyn Policy>,
+        config: &Config,
+    ) -> Self {
         let absent = FrameMeta {
             owner: PageNr(0),
             place: FramePlace::Absent,
             distrusted: false,
             spare: false,
             expected: false,
+            moved_by: MovedBy::new(MoveCause::Fault, None),
             uses: 0,
+            holds: 0,
             pins: 0,
         };
-        let mut count = [0; NR_PLACES];
-        count[FramePlace::Absent as usize] = capacity;
+        let count = Arc::new(Counts {
+            places: [const { AtomicU32::new(0) }; NR_PLACES],
+            peak_resident: AtomicU32::new(0),
+            reclaimer_wakeups: AtomicU64::new(0),
+        });
+        count.places[FramePlace::Absent as usize].store(capacity, Ordering::Relaxed);
         Self {
             id,
             device,
             capacity,
             watermarks: Watermarks::new(config, capacity),
+            count: Arc::clone(&count),
             lists: Mutex::new(Lists {
                 meta: vec![absent; capacity as usize],
                 free: FrameList::with_capacity(capacity),
                 spare: FrameList::with_capacity(capacity),
-                policy: Box::new(Lru::new(capacity)),
+                policy,
                 count,
-                peak_resident: 0,
+                pinned_frames: 0,
+                pin_limit: capacity,
                 importing: false,
                 import_dry: false,
                 releasing: 0,
@@ -179,7 +209,9 @@ impl Node {
         let mut guard = self.lists.lock();
         let lists = &mut *guard;
         lists.policy.victims(&mut |nr| {
-            if let Some(meta) = lists.meta.get(nr.0 as usize) {
+            // A policy may offer what it likes.
+            let meta = lists.meta.get(nr.0 as usize);
+            if let Some(meta) = meta.filter(|meta| meta.place == FramePlace::Active) {
                 policy.mapped(nr, meta.owner, Arrival::Returned);
             }
             true
@@ -216,7 +248,7 @@ impl Node {
         if lists.importing {
             return Import::Underway;
         }
-        let wanted = nr_frames.min(lists.count[FramePlace::Absent as usize]);
+        let wanted = nr_frames.min(self.count.get(FramePlace::Absent));
         if wanted == 0 {
             return Import::Nothing;
         }
@@ -325,22 +357,56 @@ impl Node {
         }
     }
 
-    /// Keeps the frame where it is until as many [`Node::unpin`]. The caller holds the page's
-    /// entry lock.
-    pub(crate) fn pin(&self, nr: FrameNr) {
+    /// A launch holds the frame: it stays where it is until as many [`Node::release_hold`]. The
+    /// caller holds the page's entry lock.
+    pub(crate) fn hold(&self, nr: FrameNr) {
         let mut lists = self.lists.lock();
-        lists.policy.removed(nr, Departure::Aside);
-        lists.spare.remove(nr);
-        lists.set_place(nr, FramePlace::Pinned);
-        lists.meta[nr.0 as usize].pins += 1;
+        lists.set_aside(nr);
+        lists.meta[nr.0 as usize].holds += 1;
     }
 
     /// The caller need hold no lock: a launch ends without waiting for anyone.
-    pub(crate) fn unpin(&self, nr: FrameNr) {
+    pub(crate) fn release_hold(&self, nr: FrameNr) {
+        let mut lists = self.lists.lock();
+        lists.meta[nr.0 as usize].holds -= 1;
+        self.end_pin(lists, nr);
+    }
+
+    /// A program pins the frame: it stays where it is until as many [`Node::unpin`]. The caller
+    /// holds the page's entry lock.
+    ///
+    /// # Errors
+    /// How many frames are pinned already and how many may be, if one more is too many.
+    pub(crate) fn pin(&self, nr: FrameNr) -> Result<(), (u32, u32)> {
+        let mut lists = self.lists.lock();
+        if lists.meta[nr.0 as usize].pins == 0 {
+            if lists.pinned_frames >= lists.pin_limit {
+                return Err((lists.pinned_frames, lists.pin_limit));
+            }
+            lists.pinned_frames += 1;
+        }
+        lists.set_aside(nr);
+        lists.meta[nr.0 as usize].pins += 1;
+        Ok(())
+    }
+
+    /// Ends `nr_pins` pins of the frame, or all that it has if they are fewer. The caller holds
+    /// the page's entry lock.
+    pub(crate) fn unpin(&self, nr: FrameNr, nr_pins: u32) {
         let mut lists = self.lists.lock();
         let meta = &mut lists.meta[nr.0 as usize];
-        meta.pins -= 1;
-        if meta.pins > 0 {
+        let before = meta.pins;
+        meta.pins = before.saturating_sub(nr_pins);
+        if before > 0 && meta.pins == 0 {
+            lists.pinned_frames -= 1;
+            self.end_pin(lists, nr);
+        }
+    }
+
+    /// A hold or a pin has ended: the frame can go again, if it was the last.
+    fn end_pin(&self, mut lists: MutexGuard<'_, Lists, FRAMES_RANK>, nr: FrameNr) {
+        let meta = lists.meta[nr.0 as usize];
+        if meta.holds + meta.pins > 0 {
             return;
         }
         let owner = meta.owner;
@@ -354,8 +420,35 @@ impl Node {
         self.announce(&mut lists);
     }
 
+    /// Who brought the page that the frame holds, and whether the frame is pinned.
+    pub(crate) fn story(&self, nr: FrameNr) -> (MovedBy, bool) {
+        let meta = self.lists.lock().meta[nr.0 as usize];
+        (meta.moved_by, meta.place == FramePlace::Pinned)
+    }
+
+    /// Whether the frame can't go now: a launch holds it, or a program has pinned it.
     pub(crate) fn is_pinned(&self, nr: FrameNr) -> bool {
         self.lists.lock().meta[nr.0 as usize].place == FramePlace::Pinned
+    }
+
+    /// Whether a launch holds the frame.
+    pub(crate) fn is_held(&self, nr: FrameNr) -> bool {
+        self.lists.lock().meta[nr.0 as usize].holds > 0
+    }
+
+    /// How often programs have pinned the frame.
+    pub(crate) fn pins(&self, nr: FrameNr) -> u32 {
+        self.lists.lock().meta[nr.0 as usize].pins
+    }
+
+    /// How many frames programs have pinned, and how many they may.
+    pub(crate) fn pinned_and_limit(&self) -> (u32, u32) {
+        let lists = self.lists.lock();
+        (lists.pinned_frames, lists.pin_limit)
+    }
+
+    pub(crate) fn set_pin_limit(&self, nr_frames: u32) {
+        self.lists.lock().pin_limit = nr_frames;
     }
 
     /// Frames that could be evicted, with the pages they hold, the best victims first: spare
@@ -431,13 +524,14 @@ impl Node {
         lists.changes != seen
             || lists.importing
             || lists.releasing > 0
-            || lists.count[FramePlace::Transit as usize] > 0
+            || self.count.get(FramePlace::Transit) > 0
             || lists.free.len() > 0
     }
 
+    /// Read one by one without a lock: on a node at work a frame on its way from one place to
+    /// another may be in neither, or in both.
     pub(crate) fn counts(&self) -> FrameCounts {
-        let lists = self.lists.lock();
-        let count = |place: FramePlace| lists.count[place as usize];
+        let count = |place| self.count.get(place);
         FrameCounts {
             capacity: self.capacity,
             free: count(FramePlace::Free),
@@ -446,8 +540,8 @@ impl Node {
             pinned: count(FramePlace::Pinned),
             in_transit: count(FramePlace::Transit),
             lost: count(FramePlace::Lost),
-            peak_resident: lists.peak_resident,
-            reclaimer_wakeups: lists.reclaimer.wakeups,
+            peak_resident: self.count.peak_resident.load(Ordering::Relaxed),
+            reclaimer_wakeups: self.count.reclaimer_wakeups.load(Ordering::Relaxed),
         }
     }
 
@@ -480,6 +574,14 @@ impl Node {
             .collect()
     }
 
+    /// Whether the pinned frames are those that someone pins or holds, and counted right.
+    pub(crate) fn counts_pins(&self) -> bool {
+        let lists = self.lists.lock();
+        let pinned = lists.meta.iter().filter(|m| m.pins > 0).count();
+        let is_true = |m: &FrameMeta| (m.place == FramePlace::Pinned) == (m.holds + m.pins > 0);
+        pinned == lists.pinned_frames as usize && lists.meta.iter().all(is_true)
+    }
+
     fn announce(&self, lists: &mut MutexGuard<'_, Lists, FRAMES_RANK>) {
         lists.changes += 1;
         if lists.waiters > 0 {
@@ -489,14 +591,35 @@ impl Node {
 }
 
 impl Lists {
+    /// The frame is pinned from now on, if it was not.
+    fn set_aside(&mut self, nr: FrameNr) {
+        self.policy.removed(nr, Departure::Aside);
+        self.spare.remove(nr);
+        self.set_place(nr, FramePlace::Pinned);
+    }
+
     fn set_place(&mut self, nr: FrameNr, place: FramePlace) {
         let old = core::mem::replace(&mut self.meta[nr.0 as usize].place, place);
-        self.count[old as usize] -= 1;
-        self.count[place as usize] += 1;
-        let resident = self.count[FramePlace::Active as usize]
-            + self.count[FramePlace::Spare as usize]
-            + self.count[FramePlace::Pinned as usize];
-        self.peak_resident = self.peak_resident.max(resident);
+        self.count.moved(old, place);
+    }
+}
+
+impl Counts {
+    fn get(&self, place: FramePlace) -> u32 {
+        self.places[place as usize].load(Ordering::Relaxed)
+    }
+
+    /// A frame has gone from one place to another. The caller has the lists' lock, so nobody else
+    /// writes.
+    fn moved(&self, from: FramePlace, to: FramePlace) {
+        let set = |count: &AtomicU32, value| count.store(value, Ordering::Relaxed);
+        set(&self.places[from as usize], self.get(from) - 1);
+        set(&self.places[to as usize], self.get(to) + 1);
+        let resident = [FramePlace::Active, FramePlace::Spare, FramePlace::Pinned];
+        let resident = resident.map(|place| self.get(place)).iter().sum();
+        if resident > self.peak_resident.load(Ordering::Relaxed) {
+            set(&self.peak_resident, resident);
+        }
     }
 }
 
@@ -519,12 +642,13 @@ impl TransitFrame<'_> {
 
     /// The frame holds `page`'s data from now on. The caller holds the page's entry lock and adds
     /// the frame to its copies.
-    pub(crate) fn activate(self, page: PageNr, why: Arrival) -> Frame {
+    pub(crate) fn activate(self, page: PageNr, why: Arrival, moved_by: MovedBy) -> Frame {
         let frame = self.frame();
         let mut lists = self.node.lists.lock();
         lists.meta[self.nr.0 as usize].owner = page;
         lists.meta[self.nr.0 as usize].spare = false;
         lists.meta[self.nr.0 as usize].expected = false;
+        lists.meta[self.nr.0 as usize].moved_by = moved_by;
         lists.meta[self.nr.0 as usize].uses = lists.meta[self.nr.0 as usize].uses.wrapping_add(1);
         lists.set_place(self.nr, FramePlace::Active);
         lists.policy.mapped(self.nr, page, why);

@@ -48,6 +48,16 @@ impl Processor {
         self.capabilities.contains(Capabilities::MOVABLE_FRAMES)
     }
 
+    /// Whether that happens to frames of `node`; what it maps from another node stays there.
+    pub(crate) fn takes_frames_of(&self, node: NodeId) -> bool {
+        self.moves_frames() && self.node == node
+    }
+
+    /// Whether it can map a private copy of one of its frames instead, to read.
+    pub(crate) fn maps_replicas(&self) -> bool {
+        self.moves_frames() && self.capabilities.contains(Capabilities::READ_ONLY_REPLICAS)
+    }
+
     /// Whether it has left: no mapping is made for it any more. Read under an entry lock, it
     /// stays valid for that entry, since a detach visits every entry after setting it.
     pub(crate) fn is_detached(&self) -> bool {

@@ -41,6 +41,10 @@ impl Space {
             return Ok(());
         }
         m.protection = protection;
+        if m.has_replica() {
+            // A write through it would fault even where it has become an error: it is made anew.
+            self.clear_one(m, page, self.cpu())?;
+        }
         for id in m.mapped().iter() {
             let Some(processor) = self.processor(id) else { continue };
             let Some(frame) = self.stale_mapping(m, &processor, protection) else { continue };
@@ -68,7 +72,7 @@ impl Space {
             Protection::ReadOnly => writable,
             Protection::ReadWrite => !processor.maps_read_only(),
         };
-        m.copy_on(processor.node).filter(|_| stale)
+        m.frame_seen_from(processor.node).filter(|_| stale)
     }
 
     /// Puts back what the first `nr_pages` pages of `range` allowed before. A mapping that can't

@@ -11,12 +11,14 @@ use crate::batch::Records;
 use crate::driver::{Clear, DriverError, Op, Partial};
 use crate::entry::EntryGuard;
 use crate::node::{Import, Node, Offer, TransitFrame};
+use crate::remap::RemapCause;
 use crate::space::Space;
 use crate::stats::{Event, MoveCause};
 use crate::sync::Deadline;
 use crate::transfer::{direct, give_up};
 use crate::{
-    Arrival, Batch, Departure, Frame, FrameNr, NodeId, OutOfMemory, PageNr, Policy, ProcessorSet,
+    Arrival, Batch, Departure, Frame, FrameNr, MovedBy, NodeId, OutOfMemory, PageNr, Policy,
+    Processor, ProcessorSet,
 };
 
 /// The most pages evicted at a time: what a thread's stack holds, and drivers are promised.
@@ -47,6 +49,14 @@ pub(crate) struct Victim<'a> {
     /// Where its data goes, if no other node has it.
     pub(crate) refuge: Option<TransitFrame<'a>>,
     pub(crate) failed: bool,
+}
+
+impl Victim<'_> {
+    /// Whether the processor maps the frame, on its own node or from another.
+    fn is_mapped_by(&self, processor: &Processor) -> bool {
+        let maps = self.entry.mapped().contains(processor.id);
+        maps && self.entry.frame_seen_from(processor.node) == Some(self.frame)
+    }
 }
 
 pub(crate) type Victims<'a> = Batch<Victim<'a>, MAX_VICTIMS>;
@@ -183,14 +193,12 @@ impl Space {
         Ok(evicted)
     }
 
-    /// Has another policy choose which pages leave `node` when it is full, instead of [`Lru`].
-    /// `make` is given how many frames the node can have, so that the policy need not allocate
-    /// later.
+    /// Has another policy choose which pages leave `node` when it is full, instead of that of
+    /// [`Config::policy`](crate::Config::policy). `make` is given how many frames the node can
+    /// have, so that the policy need not allocate later.
     ///
     /// # Errors
     /// [`Error::UnknownNode`](crate::Error::UnknownNode).
-    ///
-    /// [`Lru`]: crate::Lru
     pub fn set_policy(
         &self,
         node: NodeId,
@@ -329,43 +337,47 @@ impl Space {
             outlook.busy |= !node.is_pinned(offer.nr);
             return Verdict::Spare;
         }
-        if self.mappers_on(entry, node.id).any(|p| p.mmu.is_unused_since_entered(offer.page)) {
+        let frame = Frame { node: node.id, nr: offer.nr };
+        if self.mappers_of(entry, frame).any(|p| p.mmu.is_unused_since_entered(offer.page)) {
             outlook.busy = true;
             return Verdict::Spare;
         }
-        if entry.nr_copies() > 1 {
+        let is_only = entry.nr_copies() == 1;
+        let can_go = !is_only || node.id != HOST;
+        if !can_go || self.ask(entry, offer.page, RemapCause::Eviction, |c| c == frame).is_err() {
+            return Verdict::Spare;
+        }
+        if !is_only {
             return Verdict::Evict { refuge: None };
         }
-        match node.id == HOST {
-            true => Verdict::Spare,
-            false => match self.try_take_frame(self.known_node(HOST)) {
-                Some(refuge) => Verdict::Evict { refuge: Some(refuge) },
-                None => {
-                    outlook.host_full = true;
-                    Verdict::Spare
-                }
-            },
+        match self.try_take_frame(self.known_node(HOST)) {
+            Some(refuge) => Verdict::Evict { refuge: Some(refuge) },
+            None => {
+                outlook.host_full = true;
+                Verdict::Spare
+            }
         }
     }
 
-    /// Removes the victims' mappings on `node`, one batch a processor.
+    /// Removes the mappings of the victims' frames, one batch a processor.
     fn clear_victims(&self, node: &Node, victims: &mut Victims<'_>) {
         let mut mappers = ProcessorSet::EMPTY;
         for victim in victims.iter() {
             mappers = mappers.union(victim.entry.mapped());
         }
         for processor in mappers.iter().filter_map(|id| self.processor(id)) {
-            if processor.node != node.id {
-                continue;
-            }
+            let maps = |v: &&mut Victim<'_>| v.is_mapped_by(&processor);
             let filler = Clear {
                 page: PageNr(0),
                 frame: Frame { node: node.id, nr: FrameNr(0) },
                 was_empty: false,
             };
             let mut clears = Records::<Clear, MAX_VICTIMS>::new(filler);
-            for victim in victims.iter().filter(|v| v.entry.mapped().contains(processor.id)) {
+            for victim in victims.iter_mut().filter(maps) {
                 clears.push(Clear { page: victim.page, frame: victim.frame, was_empty: false });
+            }
+            if clears.is_empty() {
+                continue;
             }
             let (done, unsure) = match processor.mmu.pmap_clear(&mut clears) {
                 Ok(()) => (clears.len(), false),
@@ -373,8 +385,7 @@ impl Space {
                     (done.min(clears.len()), error == DriverError::Timeout)
                 }
             };
-            let mapped = victims.iter_mut().filter(|v| v.entry.mapped().contains(processor.id));
-            for (i, victim) in mapped.enumerate() {
+            for (i, victim) in victims.iter_mut().filter(maps).enumerate() {
                 if i < done {
                     victim.entry.set_unmapped(processor.id);
                 } else {
@@ -425,7 +436,8 @@ impl Space {
         let freed = node.take_back(frame.nr, page, Departure::Evicted);
         match refuge {
             Some(refuge) => {
-                entry.add_copy(refuge.activate(page, Arrival::Evicted));
+                let moved_by = MovedBy::new(MoveCause::Eviction, None);
+                entry.add_copy(refuge.activate(page, Arrival::Evicted, moved_by));
                 self.stats.count_copy(node.id, HOST, MoveCause::Eviction);
             }
             None => self.stats.count(node.id, Event::EvictedClean),

@@ -2,16 +2,18 @@
 
 use std::sync::{Arc, OnceLock};
 
+use crate::attributes::AttributeTable;
 use crate::driver::{Capabilities, Device, DriverError, Examine, Mmu, Protection};
 use crate::node::Node;
 use crate::region::Regions;
+use crate::remap::Subscribers;
 use crate::stats::Stats;
 use crate::sync::{Mutex, MutexGuard, Rank, RwLock};
 use crate::table::Table;
 use crate::thrashing::Thrashing;
 use crate::{
-    Clock, Config, Error, MAX_NODES, MAX_PROCESSORS, NodeId, PageNr, PageRange, Processor,
-    ProcessorId, ProcessorSet, RegionInfo, Result, VirtAddr,
+    Clock, Config, Error, EvictionPolicy, MAX_NODES, MAX_PROCESSORS, NodeId, PageNr, PageRange,
+    Processor, ProcessorId, ProcessorSet, RegionInfo, Result, VirtAddr,
 };
 
 /// The unified address space of one process (the paper's `gm_as`).
@@ -22,6 +24,8 @@ pub struct Space {
     pub(crate) stats: Stats,
     pub(crate) thrashing: Thrashing,
     pub(crate) regions: Mutex<Regions, { Rank::Regions as u8 }>,
+    pub(crate) attributes: RwLock<AttributeTable>,
+    pub(crate) subscribers: RwLock<Subscribers>,
     nodes: [OnceLock<Node>; MAX_NODES],
     processors: [RwLock<Option<Arc<Processor>>>; MAX_PROCESSORS],
     cpu: Arc<Processor>,
@@ -67,6 +71,8 @@ impl Space {
             stats: Stats::new(),
             thrashing: Thrashing::new(),
             regions: Mutex::new(Regions::new(config.window)),
+            attributes: RwLock::default(),
+            subscribers: RwLock::default(),
             nodes: [const { OnceLock::new() }; MAX_NODES],
             processors: [const { RwLock::new(None) }; MAX_PROCESSORS],
             cpu: Arc::clone(&cpu),
@@ -74,6 +80,7 @@ impl Space {
             config,
         };
         space.add_device(host)?;
+        space.stats.begin(&cpu);
         space.processors[0].with_mut(|slot| *slot = Some(cpu));
         Ok(Arc::new(space))
     }
@@ -119,8 +126,13 @@ impl Space {
         device.set_first_node(first);
         for (i, description) in descriptions.iter().enumerate() {
             let id = NodeId((nr_nodes + i) as u8);
-            let node =
-                Node::new(id, Arc::clone(&device), description.capacity_frames, &self.config);
+            let capacity = description.capacity_frames;
+            // Of host memory only copies that another node duplicates leave: no policy is asked.
+            let policy = if id == NodeId::HOST { EvictionPolicy::Lru } else { self.config.policy };
+            let policy = policy.make(capacity);
+            let node = Node::new(id, Arc::clone(&device), capacity, policy, &self.config);
+            let percent = u64::from(self.config.pin_limit_percent.min(100));
+            node.set_pin_limit((u64::from(capacity) * percent / 100) as u32);
             assert!(self.nodes[id.index()].set(node).is_ok(), "node {id} was made twice");
         }
         setup.nr_nodes += descriptions.len();
@@ -148,6 +160,7 @@ impl Space {
                 refused.extend(self.note_refusal(range, id));
             }
         }
+        self.stats.begin(&processor);
         // Seen by others only when it is known what it can use.
         self.processors[id.index()].with_mut(|slot| *slot = Some(Arc::clone(&processor)));
         Ok(Attached { processor, refused })
@@ -190,6 +203,7 @@ impl Space {
             processor.mmu.va_release(range);
         }
         self.regions.lock().for_each_mut(|region| region.refused_by.remove(processor.id));
+        self.stats.end(processor);
         let left = self.processors[processor.id.index()].with_mut(Option::take);
         setup.left.extend(left);
     }

@@ -4,7 +4,8 @@
 //! another node's processors. With no room for a page the one that has been quiet for longest is
 //! forgotten. Thresholds are those of NVIDIA's UVM driver (`uvm_perf_thrashing.c`): a page that
 //! moves three times within 500 µs of the time before is *thrashing*, until it has not moved for a
-//! second. It then stays on a node for 500 µs at least; the fault that would take it away waits.
+//! second. Where a processor can map it remotely it does, for 150 ms; else it stays on a node for 500 µs
+//! at least, and the fault that would take it away waits.
 //!
 //! The table's lock is of the last rank: taken for a moment, with at most an entry's lock held.
 
@@ -12,8 +13,10 @@ use core::time::Duration;
 
 use crate::entry::Mapping;
 use crate::fault::{Cause, Want};
+use crate::placement::{Plan, Way};
 use crate::space::Space;
 use crate::stats::Event;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, Rank};
 use crate::{NodeId, PageNr};
 
@@ -22,6 +25,9 @@ const LAPSE: Duration = Duration::from_micros(500);
 
 /// So many events make a page one that is thrashing.
 const THRESHOLD: u32 = 3;
+
+/// For how long after its last move a page that is thrashing is mapped remotely, if it can be.
+const PIN: Duration = Duration::from_millis(150);
 
 /// A page that has not moved for as long is forgotten.
 const RESET: Duration = Duration::from_secs(1);
@@ -56,6 +62,8 @@ struct Seen {
 #[derive(Debug)]
 pub(crate) struct Thrashing {
     sets: Box<[Mutex<[Option<Seen>; NR_WAYS], { Rank::Frames as u8 }>]>,
+    /// Whether a page was ever thrashing: faults that move nothing look at this only.
+    any: AtomicBool,
 }
 
 impl Seen {
@@ -70,7 +78,8 @@ impl Seen {
 
 impl Thrashing {
     pub(crate) fn new() -> Self {
-        Self { sets: (0..NR_SETS).map(|_| Mutex::default()).collect() }
+        let sets = (0..NR_SETS).map(|_| Mutex::default()).collect();
+        Self { sets, any: AtomicBool::new(false) }
     }
 
     fn set(&self, page: PageNr) -> &Mutex<[Option<Seen>; NR_WAYS], { Rank::Frames as u8 }> {
@@ -89,7 +98,11 @@ impl Thrashing {
             seen.what.moves += 1;
             seen.what.node = node;
             seen.last_moved = now;
-            return !before && seen.is_thrashing(now);
+            let begins = !before && seen.is_thrashing(now);
+            if begins {
+                self.any.store(true, Ordering::Relaxed);
+            }
+            return begins;
         }
         let is_of = |seen: &Option<Seen>| seen.is_none_or(|seen| seen.what.page == page);
         let place = set.iter().position(is_of).unwrap_or_else(|| quietest(&*set));
@@ -104,6 +117,12 @@ impl Thrashing {
         let seen = set.iter().flatten().find(|seen| seen.what.page == page)?;
         let stay = if seen.is_thrashing(now) { least.max(LAPSE) } else { least };
         (seen.last_moved + stay).checked_sub(now).filter(|left| !left.is_zero())
+    }
+
+    fn is_pinned(&self, page: PageNr, now: Duration) -> bool {
+        let set = self.set(page).lock();
+        let seen = set.iter().flatten().find(|seen| seen.what.page == page);
+        seen.is_some_and(|s| s.is_thrashing(now) && now.saturating_sub(s.last_moved) < PIN)
     }
 
     fn worst(&self, now: Duration) -> Vec<ThrashingPage> {
@@ -129,6 +148,13 @@ impl Space {
         self.thrashing.worst(self.clock.now())
     }
 
+    /// Whether the page goes back and forth between nodes so fast that it had better stay where
+    /// it is.
+    pub(crate) fn is_thrashing(&self, page: PageNr) -> bool {
+        let any = self.thrashing.any.load(Ordering::Relaxed);
+        any && self.thrashing.is_pinned(page, self.clock.now())
+    }
+
     /// Whether the page should stay where it is, for look-ahead.
     pub(crate) fn is_to_stay(&self, page: PageNr) -> bool {
         let least = self.config.minimum_residency;
@@ -137,8 +163,13 @@ impl Space {
 
     /// For how long the fault has to wait, because it would take the page from processors of
     /// another node too soon after they got it.
-    pub(crate) fn throttled_for(&self, m: &Mapping, want: &Want<'_>) -> Option<Duration> {
-        if !self.takes_away(m, want) {
+    pub(crate) fn throttled_for(
+        &self,
+        m: &Mapping,
+        want: &Want<'_>,
+        plan: &Plan<'_>,
+    ) -> Option<Duration> {
+        if !self.takes_away(m, want, plan) {
             return None;
         }
         let least = self.config.minimum_residency;
@@ -147,9 +178,10 @@ impl Space {
 
     /// Whether serving a fault takes the page, or the right to write it, from a processor of
     /// another node.
-    pub(crate) fn takes_away(&self, m: &Mapping, want: &Want<'_>) -> bool {
+    pub(crate) fn takes_away(&self, m: &Mapping, want: &Want<'_>, plan: &Plan<'_>) -> bool {
         let elsewhere = |id| self.processor(id).is_some_and(|p| p.node != want.node.id);
-        want.cause == Cause::Fault && m.mapped().iter().any(elsewhere)
+        let moves = want.cause == Cause::Fault && plan.way == Way::Local;
+        moves && m.mapped().iter().any(elsewhere)
     }
 
     /// The page has come to the node that wants it, perhaps `taken` from a processor of another.

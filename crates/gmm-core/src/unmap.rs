@@ -1,13 +1,14 @@
 //! The end of a region, or of part of one.
 
 use crate::entry::Mapping;
+use crate::remap::RemapCause;
 use crate::space::Space;
-use crate::stats::Event;
 use crate::{Error, PageNr, PageRange, ProcessorSet, Result, VirtAddr};
 
 impl Space {
     /// Unmaps the pages that hold `addr .. addr + len_bytes`, which may be part of a region, or
-    /// parts of several. Their contents are lost; accesses that wait in a fault on them fail.
+    /// parts of several. Their contents are lost, and so are their attributes and pins; accesses
+    /// that wait in a fault on them fail.
     ///
     /// # Errors
     /// [`Error::Unaligned`] if `addr` does not start a page, [`Error::ZeroLength`],
@@ -39,6 +40,8 @@ impl Space {
         self.take_out_of_window(range);
         self.cpu().mmu.va_release(range);
         self.free_copies(range);
+        self.attributes.with_mut(|table| table.remove(range));
+        self.end_subscriptions(range);
         self.regions.lock().free(range);
         self.trim_host();
         Ok(())
@@ -60,6 +63,8 @@ impl Space {
                 }
                 return Err(error);
             }
+            // It can't be stopped.
+            let _ = self.ask(&m, page, RemapCause::Unmap, |_| true);
             m.close();
         }
         Ok(())
@@ -68,7 +73,7 @@ impl Space {
     /// # Errors
     /// [`Error::PageHeld`] if a launch holds the page.
     pub(crate) fn check_unheld(&self, m: &Mapping, page: PageNr) -> Result<()> {
-        match m.copies().find(|c| self.known_node(c.node).is_pinned(c.nr)) {
+        match m.copies().find(|c| self.known_node(c.node).is_held(c.nr)) {
             Some(held) => Err(Error::PageHeld { addr: page.start(), node: held.node }),
             None => Ok(()),
         }
@@ -93,9 +98,7 @@ impl Space {
             for id in m.mapped().iter() {
                 self.forget_mapping(&mut m, id);
             }
-            for node in self.nodes().filter(|node| m.was_touched_on(node.id)) {
-                self.stats.count(node.id, Event::TouchedBefore);
-            }
+            self.drop_pins(&m);
             self.drop_copies(&mut m, page, |_| true);
             m.set_poisoned(false);
         }

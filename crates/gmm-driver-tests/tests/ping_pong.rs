@@ -29,7 +29,7 @@ fn fault(world: &World, who: usize, page: PageNr) -> Resolved {
 }
 
 fn throttled(world: &World) -> u64 {
-    world.space.snapshot().nodes.iter().map(|n| n.throttled_faults).sum()
+    world.space.snapshot().nodes.iter().map(|n| n.delayed_faults).sum()
 }
 
 #[test]

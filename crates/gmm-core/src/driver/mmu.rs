@@ -69,11 +69,14 @@ pub enum MappingKind {
     /// stays in reach of copies and is not written meanwhile. Asked only of a processor whose
     /// frames move and that has [`Capabilities::READ_ONLY_REPLICAS`]. The protection is what the
     /// page's region allows: with [`Protection::ReadWrite`] a write faults, and the core is asked;
-    /// with [`Protection::ReadOnly`] it fails, as through any read-only mapping.
+    /// with [`Protection::ReadOnly`] it fails, as through any read-only mapping. What the processor drops
+    /// of it behind the core's back is no loss: [`Clear::was_empty`] stays false, and
+    /// [`Mmu::revalidate`] makes it again.
     Replica,
     /// A frame of another node, itself. Asked only of a processor with
     /// [`Capabilities::COHERENT_LINK`], with what the frame's device gave as
-    /// [`Device::remote_handle`](super::Device::remote_handle).
+    /// [`Device::remote_handle`](super::Device::remote_handle). What the processor drops of it
+    /// behind the core's back is no loss either.
     Remote(RemoteHandle),
 }
 

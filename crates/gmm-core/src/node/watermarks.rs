@@ -3,6 +3,7 @@
 //! All of it happens under the frame-list lock. A thread that takes a frame looks at one flag,
 //! which is set only while the reclaimer sleeps.
 
+use core::sync::atomic::Ordering;
 use core::time::Duration;
 
 use super::{FRAMES_RANK, FramePlace, Lists, Node};
@@ -40,8 +41,6 @@ pub(super) struct Reclaimer {
     coming: u32,
     /// Counts mapping events.
     activity: u64,
-    /// How often it was woken, or woke.
-    pub(super) wakeups: u64,
 }
 
 /// What the reclaimer is to do next.
@@ -88,7 +87,7 @@ impl Node {
     /// How many frames are free or with the device.
     pub(crate) fn nr_obtainable(&self) -> u32 {
         let lists = self.lists.lock();
-        let absent = if lists.import_dry { 0 } else { lists.count[FramePlace::Absent as usize] };
+        let absent = if lists.import_dry { 0 } else { lists.nr_absent() };
         lists.free.len() + absent
     }
 
@@ -105,8 +104,8 @@ impl Node {
         loop {
             lists.reclaimer.coming = 0;
             if stop.is_set() {
-                let Reclaimer { wakeups, activity, .. } = lists.reclaimer;
-                lists.reclaimer = Reclaimer { wakeups, activity, ..Reclaimer::default() };
+                let activity = lists.reclaimer.activity;
+                lists.reclaimer = Reclaimer { activity, ..Reclaimer::default() };
                 return None;
             }
             let free = lists.free.len();
@@ -135,7 +134,7 @@ impl Node {
                 Some(left) => self.work.wait_timeout(&mut lists, left),
                 None => self.work.wait(&mut lists),
             }
-            lists.reclaimer.wakeups += 1;
+            self.count.reclaimer_wakeups.fetch_add(1, Ordering::Relaxed);
             // If it was told that frames are few, someone is in need.
             rest.futile &= lists.reclaimer.asleep;
             lists.reclaimer.asleep = false;
@@ -182,9 +181,13 @@ impl Node {
 }
 
 impl Lists {
+    fn nr_absent(&self) -> u32 {
+        self.count.places[FramePlace::Absent as usize].load(Ordering::Relaxed)
+    }
+
     /// Whether the device has no more frames to give.
     fn is_full(&self) -> bool {
-        self.import_dry || self.count[FramePlace::Absent as usize] == 0
+        self.import_dry || self.nr_absent() == 0
     }
 }
 

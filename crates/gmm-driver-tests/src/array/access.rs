@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gmm_core::driver::Access;
+use gmm_core::driver::{Access, MappingKind};
 use gmm_core::{Error, PAGE_SIZE, Resolved, Result, VirtAddr};
 
 use super::frame::{FRAME_WORDS, Slot};
@@ -119,7 +119,9 @@ impl ArrayContext {
             state.frame_mut(slot).words[word] = value;
         }
         let slot = self.walk(state, addr, access)?;
-        let old = state.frame(slot).words[word];
+        let mapping = state.tables[self.table].entries.get(&addr.page());
+        let replica = mapping.filter(|m| m.kind == MappingKind::Replica).map(|m| m.replica);
+        let old = replica.unwrap_or(state.frame(slot).words)[word];
         if access == Access::Write {
             let value = change(old);
             let table = &mut state.tables[self.table];

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use gmm_core::driver::{Capabilities, Clear, DriverError, Enter, Examine, Mmu, Partial};
+use gmm_core::driver::{
+    Capabilities, Clear, DriverError, Enter, Examine, MappingKind, Mmu, Partial,
+};
 use gmm_core::sync::RwLock;
 use gmm_core::{PageNr, PageRange, VirtAddr};
 
@@ -82,8 +84,10 @@ impl ArrayContext {
     /// zero from now on, and nobody tells the core.
     pub fn discard_behind_the_core(&self, page: PageNr) {
         self.table(|t| {
-            if let Some(mapping) = t.entries.get_mut(&page) {
-                mapping.discarded = true;
+            let dropped = t.entries.get_mut(&page);
+            // A frame of another node stays a file's.
+            if let Some(m) = dropped.filter(|m| !matches!(m.kind, MappingKind::Remote(_))) {
+                m.discarded = true;
             }
         });
     }
@@ -215,10 +219,15 @@ impl Mmu for ArrayContext {
             if s.slot(enter.frame) != Some(mapping.slot) {
                 return Err(s.refuse("pages are revalidated with their frame", said));
             }
-            if mapping.discarded {
+            if mapping.kind != enter.kind {
+                return Err(s.refuse("pages are revalidated as they were entered", said));
+            }
+            if mapping.discarded && mapping.kind == MappingKind::Local {
                 let frame = s.frame_mut(mapping.slot);
                 frame.words.fill(0);
                 frame.contents = Contents::Of(enter.page);
+            }
+            if mapping.discarded {
                 s.tables[self.table].entries.entry(enter.page).and_modify(|m| m.discarded = false);
             }
             Ok(())

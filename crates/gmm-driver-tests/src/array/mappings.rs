@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use gmm_core::driver::{Capabilities, Clear, DriverError, Enter, Examine, MappingKind, Protection};
 use gmm_core::{PageNr, PageRange};
 
-use super::frame::{Contents, Slot};
+use super::frame::{Contents, FRAME_WORDS, Slot};
 use super::machine::State;
 use super::options::Defect;
 
@@ -18,6 +18,17 @@ pub(super) struct Mapping {
     pub(super) used: bool,
     /// The processor discarded the page behind the core's back.
     pub(super) discarded: bool,
+    pub(super) kind: MappingKind,
+    /// The bytes of a replica.
+    pub(super) replica: [u64; FRAME_WORDS],
+}
+
+impl Mapping {
+    /// Whether the frame itself has moved into the page table.
+    fn takes_frame(&self, table: &Table) -> bool {
+        let moves = table.capabilities.contains(Capabilities::MOVABLE_FRAMES);
+        moves && self.kind == MappingKind::Local
+    }
 }
 
 /// The page table of one context.
@@ -86,12 +97,20 @@ impl State {
         if old.is_some_and(|m| m.slot != slot) {
             return Err(self.refuse("a page is cleared before another frame", format!("{enter:?}")));
         }
+        if old.is_some_and(|m| m.kind != enter.kind) {
+            let rule = "a page is cleared before it is entered in another way";
+            return Err(self.refuse(rule, format!("{enter:?}")));
+        }
+        let is_replica = enter.kind == MappingKind::Replica;
+        // A write through it faults, whatever the region allows.
+        let protection = if is_replica { Protection::ReadOnly } else { protection };
         self.check_frame_for(page, slot, protection)?;
         self.check_coherence(page, slot, protection)?;
-        let moved = self.check_movable(table, slot)?;
+        let moved = self.check_movable(table, slot, enter.kind)?;
         let frame = self.frame_mut(slot);
         frame.contents = Contents::Of(page);
         frame.moved_away |= moved;
+        let replica = frame.words;
         if self.tables[table].defect == Some(Defect::WrongFrame) {
             slot.nr = (slot.nr + 1) % self.memories[slot.memory].frames.len();
         }
@@ -102,7 +121,9 @@ impl State {
             _ => protection,
         };
         let discarded = old.is_some_and(|m| m.discarded);
-        t.entries.insert(page, Mapping { slot, protection, used: false, discarded });
+        let kind = enter.kind;
+        let mapping = Mapping { slot, protection, used: false, discarded, kind, replica };
+        t.entries.insert(page, mapping);
         Ok(())
     }
 
@@ -111,7 +132,16 @@ impl State {
         let can = |capability| self.tables[table].capabilities.contains(capability);
         match enter.kind {
             MappingKind::Local => Ok(()),
-            MappingKind::Replica => Err(DriverError::Unsupported),
+            MappingKind::Replica if !can(Capabilities::READ_ONLY_REPLICAS) => {
+                Err(self.refuse("replicas are for those that can have them", format!("{enter:?}")))
+            }
+            MappingKind::Replica if !can(Capabilities::MOVABLE_FRAMES) => {
+                Err(self.refuse("replicas are for those whose frames move", format!("{enter:?}")))
+            }
+            MappingKind::Replica if self.is_mapped(slot, true) => {
+                Err(self.refuse("nobody can write a page that has a replica", format!("{enter:?}")))
+            }
+            MappingKind::Replica => Ok(()),
             MappingKind::Remote(_) if !can(Capabilities::COHERENT_LINK) => {
                 Err(self.refuse("frames of other nodes need a coherent link", format!("{enter:?}")))
             }
@@ -158,7 +188,8 @@ impl State {
     ) -> Result<(), DriverError> {
         let clash = self.tables.iter().filter_map(|t| t.entries.get(&page)).find(|m| {
             let writable = [protection, m.protection].contains(&Protection::ReadWrite);
-            m.slot != slot && (writable || m.slot.memory == slot.memory)
+            let other = m.slot != slot && (writable || m.slot.memory == slot.memory);
+            other || m.kind == MappingKind::Replica && protection == Protection::ReadWrite
         });
         let Some(m) = clash else { return Ok(()) };
         let detail = format!("page {page:?}: {protection:?} of {slot}, but {m:?}");
@@ -166,18 +197,24 @@ impl State {
     }
 
     /// A frame that moves into a page table is in that one alone. Says whether it moves.
-    fn check_movable(&mut self, table: usize, slot: Slot) -> Result<bool, DriverError> {
-        let moves = |t: &Table| t.capabilities.contains(Capabilities::MOVABLE_FRAMES);
-        let by = &self.tables[table];
+    fn check_movable(
+        &mut self,
+        table: usize,
+        slot: Slot,
+        kind: MappingKind,
+    ) -> Result<bool, DriverError> {
+        let moves = self.tables[table].capabilities.contains(Capabilities::MOVABLE_FRAMES)
+            && kind == MappingKind::Local;
         let mut others = self.tables.iter().enumerate().filter(|&(nr, _)| nr != table);
-        let clash = others
-            .any(|(_, t)| (moves(t) || moves(by)) && t.entries.values().any(|m| m.slot == slot));
+        let clash = others.any(|(_, t)| {
+            t.entries.values().any(|m| m.slot == slot && (moves || m.takes_frame(t)))
+        });
         match clash {
             true => {
                 let detail = format!("{slot} entered in a second page table");
                 Err(self.refuse("a frame that moves is in one page table", detail))
             }
-            false => Ok(moves(by)),
+            false => Ok(moves),
         }
     }
 
@@ -209,7 +246,8 @@ impl State {
             let detail = format!("clear of {}", mapping.slot);
             return Err(self.refuse("a frame in flight is left alone", detail));
         }
-        clear.was_empty = mapping.discarded;
+        let lost = mapping.discarded && mapping.kind == MappingKind::Local;
+        clear.was_empty = lost;
         let slot = mapping.slot;
         let t = &mut self.tables[table];
         t.entries.remove(&clear.page);
@@ -220,7 +258,7 @@ impl State {
         if !self.is_mapped(slot, false) {
             self.frame_mut(slot).moved_away = false;
         }
-        if mapping.discarded {
+        if lost {
             self.frame_mut(slot).spoil();
         }
         Ok(())
@@ -241,7 +279,7 @@ impl State {
     /// Ends a reservation: what was mapped there is unmapped and its contents are lost.
     pub(super) fn release_range(&mut self, table: usize, range: PageRange) {
         let t = &mut self.tables[table];
-        t.reserved = t.reserved.iter().flat_map(|&r| subtract(r, range)).collect();
+        t.reserved = t.reserved.iter().flat_map(|r| r.without(range)).collect();
         t.poisoned.retain(|&p| !range.contains(p));
         if t.defect == Some(Defect::ReleaseKeepsMappings) {
             return;
@@ -261,31 +299,5 @@ impl State {
                 }
             }
         }
-    }
-}
-
-/// What is left of `range` without `hole`.
-fn subtract(range: PageRange, hole: PageRange) -> impl Iterator<Item = PageRange> {
-    let piece =
-        |start: PageNr, end: PageNr| PageRange { start, nr_pages: end.0.saturating_sub(start.0) };
-    let left = piece(range.start, range.end().min(hole.start));
-    let right = piece(range.start.max(hole.end()), range.end());
-    [left, right].into_iter().filter(|r| !r.is_empty())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn subtract_leaves_both_sides_once() {
-        let range = |start, nr_pages| PageRange { start: PageNr(start), nr_pages };
-        let left = |hole| subtract(range(10, 10), hole).collect::<Vec<_>>();
-        assert_eq!(left(range(12, 3)), [range(10, 2), range(15, 5)]);
-        assert_eq!(left(range(0, 5)), [range(10, 10)]);
-        assert_eq!(left(range(25, 5)), [range(10, 10)]);
-        assert_eq!(left(range(0, 100)), []);
-        assert_eq!(left(range(10, 1)), [range(11, 9)]);
-        assert_eq!(left(range(19, 9)), [range(10, 9)]);
     }
 }
