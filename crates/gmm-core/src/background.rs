@@ -46,7 +46,7 @@ impl Space {
         while let Some(task) = node.next_task(&mut rest, stop, &*self.clock, after) {
             match task {
                 Task::Reclaim { nr_frames } => {
-                    rest.futile = !self.refill(node, nr_frames);
+                    rest.futile = self.refill(node, nr_frames) == 0;
                 }
                 Task::Launder { activity } => {
                     let interrupted = || stop.is_set() || node.is_active_since(activity);
@@ -73,17 +73,22 @@ impl Space {
     /// [`Error::UnknownNode`](crate::Error::UnknownNode).
     pub fn reclaim_now(&self, node: NodeId) -> Result<()> {
         let node = self.node(node)?;
-        while let nr_frames @ 1.. = node.shortfall() {
-            if !self.refill(node, nr_frames) {
-                break;
+        let mut nr_frames = node.shortfall();
+        while nr_frames > 0 {
+            match self.refill(node, nr_frames) {
+                0 => break,
+                evicted => nr_frames = nr_frames.saturating_sub(evicted),
             }
         }
         Ok(())
     }
 
-    /// Evicts up to `nr_frames` pages, as one batch; says whether any went.
-    fn refill(&self, node: &Node, nr_frames: u32) -> bool {
-        // The frame that it gets goes to the free list, where the others are.
-        matches!(self.reclaim(node, nr_frames), Round::Got { .. })
+    /// Evicts up to `nr_frames` pages, as one batch; says how many.
+    fn refill(&self, node: &Node, nr_frames: u32) -> u32 {
+        match self.reclaim(node, nr_frames) {
+            // The frame that it gets goes to the free list, where the others are.
+            Round::Got { nr_pages, .. } => nr_pages,
+            Round::Busy | Round::Nothing { .. } => 0,
+        }
     }
 }
