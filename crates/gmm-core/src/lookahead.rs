@@ -166,8 +166,7 @@ impl State {
         if oldest.window > 0 {
             self.limit = (self.limit / 2).max(1);
         }
-        *oldest =
-            Stream { run: 1, next: page, writes, last_used: self.now, ..Stream::default() };
+        *oldest = Stream { run: 1, next: page, writes, last_used: self.now, ..Stream::default() };
         false
     }
 
@@ -255,7 +254,8 @@ impl Space {
     pub(crate) fn expected_on(&self, node: &Node) -> Expected {
         let mut by = Batch::new();
         let all = self.processors().chain(core::iter::once(self.cpu().clone()));
-        for processor in all.filter(|p| p.node == node.id && p.streams.live.load(Ordering::Acquire)) {
+        for processor in all.filter(|p| p.node == node.id && p.streams.live.load(Ordering::Acquire))
+        {
             by.push(processor);
         }
         let now = if by.is_empty() { Duration::ZERO } else { self.clock.now() };
@@ -438,9 +438,8 @@ mod tests {
         for page in [100, 101, 102] {
             streams.note(PageNr(page), Access::Read, 8, || Duration::ZERO);
         }
-        let expected = |now| -> Vec<u64> {
-            (90..120).filter(|&p| streams.expects(PageNr(p), now)).collect()
-        };
+        let expected =
+            |now| -> Vec<u64> { (90..120).filter(|&p| streams.expects(PageNr(p), now)).collect() };
         assert_eq!(expected(Duration::ZERO), [102, 103, 104]);
         assert_eq!(expected(GRACE), []);
     }

@@ -3,7 +3,7 @@
 #![cfg(not(shuttle))]
 
 use gmm_core::driver::{Access, DriverError};
-use gmm_core::{NodeStats, PAGE_SIZE, PageRange, PageState};
+use gmm_core::{EvictionPolicy, NodeStats, PAGE_SIZE, PageRange, PageState};
 use gmm_driver_tests::array::{Call, Completion, DeviceOptions, Failure, Trigger};
 use gmm_driver_tests::{World, word};
 
@@ -12,7 +12,11 @@ const A: usize = 1;
 
 fn world(frames: u32) -> World {
     let xpu = DeviceOptions::xpu("a", frames).completing(Completion::Halves);
-    World::builder(96).host(|h| h.completing(Completion::Halves)).xpu(xpu, 1).build()
+    World::builder(96)
+        .host(|h| h.completing(Completion::Halves))
+        .xpu(xpu, 1)
+        .config(|c| c.policy = EvictionPolicy::Lru)
+        .build()
 }
 
 /// A region that the CPU has written, and as many frames of the XPU free as it has.
@@ -108,7 +112,9 @@ fn it_takes_only_free_frames_and_evicts_nothing() {
         assert!(stats(&world).evicted_pages <= before + 1, "a fault evicts one at a time");
     }
     // And it imports nothing.
-    let world = World::builder(96).xpu(DeviceOptions { import_limit: 1, ..DeviceOptions::xpu("a", 40) }, 1).build();
+    let world = World::builder(96)
+        .xpu(DeviceOptions { import_limit: 1, ..DeviceOptions::xpu("a", 40) }, 1)
+        .build();
     let range = world.mmap(8);
     range.pages().for_each(|p| world.cpu().store(word(p, 0), p.0).expect("a store"));
     (0..8).for_each(|nth| read(&world, A, range, nth));
@@ -144,16 +150,16 @@ fn what_it_leaves_alone() {
         world.processors[A].store(word(protected.start.plus(nth), 0), 1).expect("a store");
         world.space.look_ahead(&world.processors[A].processor);
     }
-    assert!((4..8).all(|nth| state(&world, protected, nth) == PageState::Exclusive(world.node(CPU))));
+    assert!(
+        (4..8).all(|nth| state(&world, protected, nth) == PageState::Exclusive(world.node(CPU)))
+    );
     world.assert_sound("left alone");
 }
 
 #[test]
 fn it_can_be_turned_off() {
-    let world = World::builder(64)
-        .xpu(DeviceOptions::xpu("a", 40), 1)
-        .config(|c| c.look_ahead = 0)
-        .build();
+    let world =
+        World::builder(64).xpu(DeviceOptions::xpu("a", 40), 1).config(|c| c.look_ahead = 0).build();
     let range = written(&world, 20);
     let before = stats(&world).faults;
     (0..20).for_each(|nth| read(&world, A, range, nth));
@@ -173,7 +179,12 @@ fn a_failure_is_left_to_the_fault() {
                 for nth in 0..20 {
                     let page = range.start.plus(nth);
                     assert_eq!(world.processors[A].load(word(page, 0)), Ok(page.0));
-                    world.machine.inject(Some(Trigger { call: Some(call), first, times: 1, failure }));
+                    world.machine.inject(Some(Trigger {
+                        call: Some(call),
+                        first,
+                        times: 1,
+                        failure,
+                    }));
                     world.space.look_ahead(&world.processors[A].processor);
                     world.machine.inject(None);
                     world.assert_sound((call, first, failure, nth));
@@ -197,7 +208,8 @@ fn pages_that_are_about_to_be_used_are_spared() {
         world.processors[A].store(word(page, 0), 1).expect("a store");
     }
     // Of eight frames these three are the coldest by now, but for 3, which nobody maps.
-    let resident = |nth| world.space.inspect(range.start.plus(nth).start()).expect("mapped").copies.len() == 2;
+    let resident =
+        |nth| world.space.inspect(range.start.plus(nth).start()).expect("mapped").copies.len() == 2;
     assert!(resident(3) && resident(4), "{:?}", stats(&world));
     world.space.munmap(other.start.start(), 8 * PAGE_SIZE).expect("munmap");
     world.assert_sound("spared");

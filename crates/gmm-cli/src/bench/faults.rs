@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use gmm::hostxpu::{HostXpuConfig, MIN_FRAMES};
-use gmm_core::Config;
 use gmm::{Gmm, HostXpu, Kernel, MIB, PAGE_SIZE, Stream, Unified, display_bytes};
+use gmm_core::Config;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::{FaultArgs, Order};
 use super::distribution::Distribution;
 use super::raw::RawCopies;
+use super::{FaultArgs, Order};
 
 /// Words of 8 bytes from one touch to the next.
 const TOUCH_STRIDE_WORDS: usize = 512;
