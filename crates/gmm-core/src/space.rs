@@ -10,6 +10,7 @@ use crate::remap::Subscribers;
 use crate::stats::Stats;
 use crate::sync::{Mutex, MutexGuard, Rank, RwLock};
 use crate::table::Table;
+use crate::thrashing::Thrashing;
 use crate::{
     Clock, Config, Error, EvictionPolicy, MAX_NODES, MAX_PROCESSORS, NodeId, PageNr, PageRange,
     Processor, ProcessorId, ProcessorSet, RegionInfo, Result, VirtAddr,
@@ -21,6 +22,7 @@ pub struct Space {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) table: Table,
     pub(crate) stats: Stats,
+    pub(crate) thrashing: Thrashing,
     pub(crate) regions: Mutex<Regions, { Rank::Regions as u8 }>,
     pub(crate) attributes: RwLock<AttributeTable>,
     pub(crate) subscribers: RwLock<Subscribers>,
@@ -67,6 +69,7 @@ impl Space {
             clock,
             table: Table::new(config.window),
             stats: Stats::new(),
+            thrashing: Thrashing::new(),
             regions: Mutex::new(Regions::new(config.window)),
             attributes: RwLock::default(),
             subscribers: RwLock::default(),

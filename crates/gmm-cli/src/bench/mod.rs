@@ -6,7 +6,8 @@ mod raw;
 
 use std::path::PathBuf;
 
-use clap::{Args as ClapArgs, Subcommand};
+use clap::{Args as ClapArgs, Subcommand, ValueEnum};
+use serde::Serialize;
 
 /// What `gmm bench` takes.
 #[derive(Debug, ClapArgs)]
@@ -34,12 +35,29 @@ pub struct FaultArgs {
     /// [default: the driver's own]
     #[arg(long)]
     spin_us: Option<u64>,
+    /// In which order the pages are touched
+    #[arg(long, value_enum, default_value_t = Order::Sequential)]
+    order: Order,
+    /// The longest window of look-ahead, in pages; 0 is none. Several are measured in turn
+    /// [default: the manager's own]
+    #[arg(long, value_delimiter = ',')]
+    look_ahead: Vec<u32>,
     /// The library of sample kernels
     #[arg(long, default_value = "libgmm_kernels.so")]
     kernels: PathBuf,
     /// One JSON object a line
     #[arg(long)]
     json: bool,
+}
+
+/// In which order pages are touched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    /// By address.
+    Sequential,
+    /// Each once, in an order that is the same in each run.
+    Random,
 }
 
 /// Runs what was asked for.
