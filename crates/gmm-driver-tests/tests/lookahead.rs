@@ -24,6 +24,7 @@ fn written(world: &World, nr_pages: u64) -> PageRange {
     let range = world.mmap(nr_pages);
     for page in range.pages() {
         world.cpu().store(word(page, 0), page.0).expect("a store");
+        world.space.look_ahead(&world.cpu().processor);
     }
     let node = world.node(A);
     if u64::from(stats(world).free_frames) < nr_pages {
