@@ -64,6 +64,7 @@ mod stats;
 pub mod sync;
 mod table;
 mod thrashing;
+mod trace;
 mod transfer;
 mod unmap;
 
@@ -89,5 +90,6 @@ pub use remap::{Remap, RemapAnswer, RemapCause, RemapSubscriber, Subscription};
 pub use residency::{CopyInfo, MovedBy, Run};
 pub use snapshot::{FaultCounts, Moved, NodeStats, ProcessorStats, Snapshot};
 pub use space::{Attached, Space};
-pub use stats::MoveCause;
+pub use stats::{FaultOutcome, MoveCause};
 pub use thrashing::ThrashingPage;
+pub use trace::{Observer, TraceEvent};

@@ -15,7 +15,7 @@ fn world(frames: u32) -> World {
     World::builder(96)
         .host(|h| h.completing(Completion::Halves))
         .xpu(xpu, 1)
-        .config(|c| c.policy = EvictionPolicy::Lru)
+        .config(|c| (c.policy, c.look_ahead) = (EvictionPolicy::Lru, 8))
         .build()
 }
 
@@ -114,6 +114,7 @@ fn it_takes_only_free_frames_and_evicts_nothing() {
     }
     // And it imports nothing.
     let world = World::builder(96)
+        .config(|c| c.look_ahead = 8)
         .xpu(DeviceOptions { import_limit: 1, ..DeviceOptions::xpu("a", 40) }, 1)
         .build();
     let range = world.mmap(8);

@@ -37,6 +37,9 @@ struct Line<'a> {
     /// The time of a fault beyond the median raw copy of a page.
     overhead_us_median: f64,
     overhead_us_p99: f64,
+    /// By what fraction the same takes longer with the event trace on, pair by pair: median.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_overhead: Option<f64>,
     frame_backing: &'a str,
     order: Order,
     /// The longest window of look-ahead, in pages.
@@ -48,6 +51,8 @@ struct Line<'a> {
 struct Samples {
     faulted: Vec<f64>,
     raw: Vec<f64>,
+    /// As `faulted`, with the event trace on.
+    traced: Vec<f64>,
     /// Of each page, in seconds.
     pages: Vec<f64>,
 }
@@ -85,7 +90,15 @@ pub(super) fn run(args: &FaultArgs) -> anyhow::Result<()> {
         let warm_up = round == 0;
         progress.set_message(if warm_up { "warming up" } else { "faults and raw copies in turn" });
         for bench in &mut benches {
+            // In turn, so that what comes first does so as often as the other.
+            let traced_first = round % 2 == 1;
+            if traced_first {
+                bench.traced_round(args)?;
+            }
             bench.round(&raw)?;
+            if !traced_first {
+                bench.traced_round(args)?;
+            }
             if warm_up {
                 (bench.to_xpu, bench.to_cpu) = Default::default();
             }
@@ -158,8 +171,22 @@ impl Bench {
         let times = &self.times[..self.order.len()];
         self.to_xpu.pages.extend(times.iter().map(|&ns| ns as f64 * 1e-9));
         self.to_cpu.raw.push(raw.to_cpu()?.as_secs_f64());
-        let faulted = self.touch_on_cpu().as_secs_f64();
+        let mut pages = core::mem::take(&mut self.to_cpu.pages);
+        let faulted = self.touch_on_cpu(&mut pages).as_secs_f64();
         self.to_cpu.faulted.push(faulted);
+        self.to_cpu.pages = pages;
+        Ok(())
+    }
+
+    /// The same faults with the event trace on, if that was asked for.
+    fn traced_round(&mut self, args: &FaultArgs) -> anyhow::Result<()> {
+        let Some(path) = &args.trace else { return Ok(()) };
+        let trace = self.gmm.trace_to(path)?;
+        let faulted = self.touch_on_xpu()?.as_secs_f64();
+        self.to_xpu.traced.push(faulted);
+        self.to_cpu.traced.push(self.touch_on_cpu(&mut Vec::new()).as_secs_f64());
+        let dropped = trace.finish()?.dropped;
+        ensure!(dropped == 0, "the trace dropped {dropped} records");
         Ok(())
     }
 
@@ -177,14 +204,14 @@ impl Bench {
     }
 
     /// The CPU reads a word in each 4 KiB, so that every page moves back.
-    fn touch_on_cpu(&mut self) -> Duration {
+    fn touch_on_cpu(&self, pages: &mut Vec<f64>) -> Duration {
         let start = Instant::now();
         for &nr in &self.order {
             let page = &self.data[nr as usize * PAGE_WORDS..][..PAGE_WORDS];
             let before = Instant::now();
             let sum = page.iter().step_by(TOUCH_STRIDE_WORDS).fold(0u64, |s, w| s.wrapping_add(*w));
             black_box(sum);
-            self.to_cpu.pages.push(before.elapsed().as_secs_f64());
+            pages.push(before.elapsed().as_secs_f64());
         }
         start.elapsed()
     }
@@ -206,6 +233,9 @@ fn summarise(case: &'static str, bytes: u64, samples: Samples) -> Line<'static> 
     let repeats = samples.raw.len();
     let ratios = samples.raw.iter().zip(&samples.faulted).map(|(raw, faulted)| raw / faulted);
     let ratio = Distribution::new(ratios.collect());
+    let traced = samples.traced.iter().zip(&samples.faulted);
+    let traced: Vec<_> = traced.map(|(traced, plain)| traced / plain - 1.0).collect();
+    let trace_overhead = (!traced.is_empty()).then(|| Distribution::new(traced).median());
     let raw = Distribution::new(samples.raw).median();
     let seconds = Distribution::new(samples.faulted).median();
     let raw_page = raw / nr_pages as f64;
@@ -223,6 +253,7 @@ fn summarise(case: &'static str, bytes: u64, samples: Samples) -> Line<'static> 
         ratio_max: ratio.max(),
         overhead_us_median: overhead.median(),
         overhead_us_p99: overhead.percentile(0.99),
+        trace_overhead,
         frame_backing: "",
         order: Order::Sequential,
         look_ahead: 0,
@@ -251,6 +282,9 @@ fn print(line: &Line<'_>) {
         line.overhead_us_median,
         line.overhead_us_p99,
     );
+    if let Some(overhead) = line.trace_overhead {
+        println!("  with the event trace {:+.2}%", overhead * 100.0);
+    }
 }
 
 fn progress_bar(len: u64, hidden: bool) -> ProgressBar {
