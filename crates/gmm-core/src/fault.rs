@@ -239,7 +239,11 @@ impl Space {
                 })?;
             }
             (Cause::Hold, _) => want.node.hold(frame.nr),
-            _ => want.node.touch(frame.nr, Arrival::Hint),
+            _ => {
+                // Who asks for the page may do so to end what a failed fault left behind.
+                self.unpoison(m, page);
+                want.node.touch(frame.nr, Arrival::Hint);
+            }
         }
         Ok(FaultOutcome::Coalesced)
     }

@@ -290,6 +290,12 @@ impl Space {
         self.node(node).map(drop)
     }
 
+    /// Whether a node is one of `device`'s, in this space.
+    pub fn is_node_of(&self, node: NodeId, device: &dyn Device) -> bool {
+        let wanted = core::ptr::from_ref(device).cast::<()>();
+        self.node(node).is_ok_and(|n| Arc::as_ptr(&n.device).cast::<()>() == wanted)
+    }
+
     /// Whether regions cover the whole range.
     ///
     /// # Errors

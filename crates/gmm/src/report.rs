@@ -12,6 +12,8 @@ pub struct Report {
     snapshot: Snapshot,
     usage: Vec<RegionUsage>,
     backing: Vec<(NodeId, String)>,
+    /// Where the control socket lies, or why there is none.
+    control: String,
 }
 
 /// How many regions a report shows: the largest.
@@ -22,9 +24,14 @@ impl Report {
         snapshot: Snapshot,
         mut usage: Vec<RegionUsage>,
         backing: Vec<(NodeId, String)>,
+        control: core::result::Result<std::path::PathBuf, &str>,
     ) -> Self {
         usage.sort_by_key(|u| core::cmp::Reverse(u.region.range.nr_pages));
-        Self { snapshot, usage, backing }
+        let control = match control {
+            Ok(path) => path.display().to_string(),
+            Err(why) => format!("none ({why})"),
+        };
+        Self { snapshot, usage, backing, control }
     }
 
     /// The numbers.
@@ -113,6 +120,7 @@ impl fmt::Display for Report {
             let why = of_pair.map(|m| format!("{} by {}", display_bytes(m.bytes), m.cause.name()));
             writeln!(f, " ({})", why.collect::<Vec<_>>().join(", "))?;
         }
-        self.regions(f)
+        self.regions(f)?;
+        writeln!(f, "control socket: {}", self.control)
     }
 }

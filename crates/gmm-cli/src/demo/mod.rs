@@ -13,6 +13,7 @@ pub mod host_xpu;
 pub mod memory;
 pub mod model;
 pub mod random;
+pub mod recorder;
 pub mod reference;
 pub mod report;
 pub mod size;
@@ -33,6 +34,7 @@ use cpu_only::CpuOnly;
 use encoder::Encoder;
 use host_xpu::HostXpu;
 use model::{Model, Source};
+use recorder::Recorder;
 use reference::{Reference, TOLERANCE};
 use report::{Case, Report};
 
@@ -70,6 +72,11 @@ pub struct Args {
     /// Write what the manager does to this file, which Perfetto opens (https://ui.perfetto.dev).
     #[arg(long, value_name = "FILE", conflicts_with = "cpu_only")]
     pub trace: Option<PathBuf>,
+
+    /// Also run without the XPU, recording which pages are used in what order, and say how few moves
+    /// would have been enough for that order.
+    #[arg(long, conflicts_with = "cpu_only")]
+    pub optimum: bool,
 
     /// Leave the XPU out: the CPU runs the same kernels in ordinary memory.
     #[arg(long)]
@@ -193,6 +200,11 @@ fn encode(
     })?;
     bar.finish_and_clear();
     let seconds = begun.elapsed().as_secs_f64();
+    let memory = machine.memory()?;
+    let pages_optimum = match args.optimum {
+        true => Some(fewest_moves(args, model, &tokens)?),
+        false => None,
+    };
 
     let mut cases = Vec::new();
     for ((text, tokens), embedding) in texts.into_iter().zip(&tokens).zip(embeddings) {
@@ -208,8 +220,17 @@ fn encode(
         load_seconds,
         seconds,
         xpu_cores: args.xpu_cores.into(),
-        memory: machine.memory()?,
+        pages_optimum,
+        memory,
     })
+}
+
+/// How many pages had to be moved to the XPU at least.
+fn fewest_moves(args: &Args, model: &Model, tokens: &[Vec<u32>]) -> Result<u64> {
+    let recorder = Recorder::new(args.xpu_cores.into());
+    let weights = model.weights(&recorder, &mut |_, _| {})?;
+    Encoder::new(&recorder, model.config.clone(), weights)?.encode(tokens, &mut |_, _| {})?;
+    Ok(recorder.fewest_moves((args.xpu_memory / gmm::PAGE_SIZE) as usize))
 }
 
 /// A bar on the standard error, if that is a terminal.
