@@ -273,7 +273,7 @@ impl Space {
         // Adjacent pages are cleared in one go.
         victims.sort_by_key(|victim| victim.page);
         self.clear_victims(node, &mut victims);
-        self.save_victims(node, &mut victims);
+        self.save_victims(node, &mut victims, MoveCause::Eviction);
         let (mut got, mut nr_pages) = (None, 0);
         for victim in victims {
             if victim.failed {
@@ -398,8 +398,8 @@ impl Space {
         }
     }
 
-    /// Copies out, as one batch, what has no other valid copy.
-    pub(crate) fn save_victims(&self, node: &Node, victims: &mut Victims<'_>) {
+    /// Copies out, as one batch, what has no other valid copy. `cause` is why, for the trace.
+    pub(crate) fn save_victims(&self, node: &Node, victims: &mut Victims<'_>, cause: MoveCause) {
         let host = self.known_node(HOST);
         let filler = Op::Zero(Frame { node: node.id, nr: FrameNr(0) });
         let mut ops = Records::<Op, MAX_VICTIMS>::new(filler);
@@ -421,7 +421,7 @@ impl Space {
             self.end(begun, || TraceEvent::Copy {
                 from: node.id,
                 to: HOST,
-                cause: MoveCause::Eviction,
+                cause,
                 page: first.page,
                 nr_pages: ops.len() as u32,
                 ok: saved.is_ok(),
