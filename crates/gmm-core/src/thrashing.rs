@@ -105,7 +105,7 @@ impl Thrashing {
             return begins;
         }
         let is_of = |seen: &Option<Seen>| seen.is_none_or(|seen| seen.what.page == page);
-        let place = set.iter().position(is_of).unwrap_or_else(|| quietest(&*set));
+        let place = set.iter().position(is_of).unwrap_or_else(|| quietest(&set));
         let what = ThrashingPage { page, node, moves: 1, events: 0 };
         set[place] = Some(Seen { what, last_moved: now });
         false
