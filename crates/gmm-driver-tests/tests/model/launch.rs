@@ -112,7 +112,8 @@ impl Model {
         let before = resident();
         let evicted = self.world.space.evict(node, nr_pages);
         let evicted = evicted.map_err(|e| format!("evict from {node}: {e}"))?;
-        let can_go = before - self.held_on(node) as u32;
+        let stays = (self.held_on(node) + self.kept_on(node)) as u32;
+        let can_go = before.saturating_sub(stays);
         if resident() + evicted != before {
             return Err(format!("{before} pages, {evicted} evicted, {} are left", resident()));
         }
