@@ -41,6 +41,21 @@ impl<T, const N: usize> Batch<T, N> {
         self.len += 1;
     }
 
+    /// Appends the value, if there is one.
+    ///
+    /// # Panics
+    /// As [`Batch::push`].
+    pub fn extend(&mut self, value: Option<T>) {
+        if let Some(value) = value {
+            self.push(value);
+        }
+    }
+
+    /// Orders the values.
+    pub fn sort_by_key<K: Ord>(&mut self, key: impl Fn(&T) -> K) {
+        self.items[..self.len].sort_unstable_by_key(|item| item.as_ref().map(&key));
+    }
+
     /// The values in order.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.items[..self.len].iter().flatten()

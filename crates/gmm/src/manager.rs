@@ -10,6 +10,7 @@ use gmm_core::{
 use gmm_cpu::BlockedSignals;
 use zerocopy::FromZeros;
 
+use crate::background::Background;
 use crate::xpu::{Device, Xpu};
 use crate::{Advice, Builder, Error, Report, Result, Unified};
 
@@ -33,7 +34,9 @@ pub struct Gmm {
 }
 
 struct Inner {
-    // In this order: contexts end before the CPU stops serving faults.
+    // In this order: nothing moves by itself while contexts end, and they end before the CPU stops
+    // serving faults.
+    _background: Background,
     devices: Vec<Device>,
     _handlers: gmm_cpu::FaultHandlers,
     space: Arc<Space>,
@@ -61,9 +64,11 @@ impl Gmm {
         let space = Space::new(config, cpu.host(), cpu.mmu(), clock)?;
         let handlers = cpu.start(&space)?;
         let devices = builder.xpus.into_iter().map(|xpu| Device::new(&space, xpu));
-        let devices = devices.collect::<Result<_>>()?;
+        let devices = devices.collect::<Result<Vec<_>>>()?;
+        let background = Background::start(&space, devices.iter().map(Device::node))?;
         Ok(Self {
             inner: Arc::new(Inner {
+                _background: background,
                 devices,
                 _handlers: handlers,
                 space,
