@@ -24,7 +24,7 @@ fn sequence(machine: &Machine, ops: &[Op]) -> Result<(), String> {
 
 fn against_the_model(faults: Faults) {
     let asked = std::env::var("GMM_TEST_CASES").ok();
-    let cases = asked.map_or(600, |n| n.parse().expect("GMM_TEST_CASES is a number"));
+    let cases = asked.map_or(250, |n| n.parse().expect("GMM_TEST_CASES is a number"));
     let config =
         Config { cases, failure_persistence: None, max_shrink_time: 20_000, ..Config::default() };
     let strategy = (machine(faults), prop::collection::vec(op(), 0..500));

@@ -99,7 +99,11 @@ impl Machine {
             .xpu(self.xpu(1, "two", &nodes[1..3]), 1)
             .xpu(self.xpu(2, "three", &nodes[3..]), 2)
             .xpu(self.xpu(3, "guest", &[]), 1)
-            .config(|c| (c.evict_batch, c.import_batch) = (evict_batch, import_batch))
+            .config(|c| {
+                (c.evict_batch, c.import_batch) = (evict_batch, import_batch);
+                // On nodes of so few frames.
+                (c.low_watermark, c.high_watermark, c.launder_share) = (1, Some(2), 1);
+            })
             .build();
         world.attach(1, 1).expect("few contexts");
         assert_eq!(world.processors.len(), 8);

@@ -92,6 +92,8 @@ impl Model {
             Op::Advise { page, nr_pages, attribute } => self.advise(page, nr_pages, attribute)?,
             Op::Watch { page, nr_pages, keeps } => self.watch(page, nr_pages, keeps)?,
             Op::Unwatch => self.unwatch(),
+            Op::Reclaim { node } => self.reclaim(node)?,
+            Op::Launder { node } => self.launder(node)?,
             Op::Wild { who } => self.wild(who)?,
         }
         self.world.check()?;

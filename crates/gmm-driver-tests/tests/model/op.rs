@@ -112,6 +112,13 @@ pub(crate) enum Op {
         keeps: bool,
     },
     Unwatch,
+    /// What the background does: frees frames up to the watermark, or makes pages clean.
+    Reclaim {
+        node: usize,
+    },
+    Launder {
+        node: usize,
+    },
     Withdraw {
         node: usize,
         nr_frames: u32,
@@ -168,6 +175,8 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
         1 => (page, run, any::<bool>())
             .prop_map(|(page, nr_pages, keeps)| Op::Watch { page, nr_pages, keeps }),
         1 => Just(Op::Unwatch),
+        2 => node.clone().prop_map(|node| Op::Reclaim { node }),
+        2 => node.clone().prop_map(|node| Op::Launder { node }),
         1 => who.prop_map(|who| Op::Wild { who }),
     ]
 }
