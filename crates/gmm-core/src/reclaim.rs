@@ -215,6 +215,11 @@ impl Space {
         Deadline::after(&*self.clock, LOOK_AGAIN)
     }
 
+    /// As [`Space::soon`], or `left` from now if that is sooner.
+    pub(crate) fn soon_within(&self, left: Duration) -> Deadline {
+        Deadline::after(&*self.clock, left.min(LOOK_AGAIN))
+    }
+
     fn patience(&self, factor: u32) -> Patience {
         let wait = self.config.frame_wait;
         let after = |n| Deadline::after(&*self.clock, wait.saturating_mul(n));
@@ -268,7 +273,7 @@ impl Space {
         // Adjacent pages are cleared in one go.
         victims.sort_by_key(|victim| victim.page);
         self.clear_victims(node, &mut victims);
-        self.save_victims(node, &mut victims);
+        self.save_victims(node, &mut victims, MoveCause::Eviction);
         let (mut got, mut nr_pages) = (None, 0);
         for victim in victims {
             if victim.failed {
@@ -296,12 +301,14 @@ impl Space {
         let eighth = (node.capacity() / 8).max(1);
         let wanted = self.config.evict_batch.min(node.eviction_batch()).max(1);
         let limit = eighth.min(wanted).min(MAX_VICTIMS as u32).min(most) as usize;
+        let expected = self.expected_on(node);
         let mut victims = Batch::new();
         for &offer in node.victims::<MAX_CANDIDATES>(node.id == HOST).iter() {
             if victims.len() == limit || outlook.host_full {
                 break;
             }
-            let Some(entry) = self.table.get(offer.page).and_then(|entry| entry.try_lock()) else {
+            let entry = self.table.get(offer.page).filter(|_| !expected.contains(offer.page));
+            let Some(entry) = entry.and_then(|entry| entry.try_lock()) else {
                 outlook.busy = true;
                 continue;
             };
@@ -391,8 +398,8 @@ impl Space {
         }
     }
 
-    /// Copies out, as one batch, what has no other valid copy.
-    pub(crate) fn save_victims(&self, node: &Node, victims: &mut Victims<'_>) {
+    /// Copies out, as one batch, what has no other valid copy. `cause` is why, for the trace.
+    pub(crate) fn save_victims(&self, node: &Node, victims: &mut Victims<'_>, cause: MoveCause) {
         let host = self.known_node(HOST);
         let filler = Op::Zero(Frame { node: node.id, nr: FrameNr(0) });
         let mut ops = Records::<Op, MAX_VICTIMS>::new(filler);
@@ -414,7 +421,7 @@ impl Space {
             self.end(begun, || TraceEvent::Copy {
                 from: node.id,
                 to: HOST,
-                cause: MoveCause::Eviction,
+                cause,
                 page: first.page,
                 nr_pages: ops.len() as u32,
                 ok: saved.is_ok(),

@@ -19,7 +19,7 @@ pub(super) struct Step {
     pub(super) run: fn(&Context) -> Result<Done>,
 }
 
-pub(super) const STEPS: [Step; 18] = [
+pub(super) const STEPS: [Step; 17] = [
     Step { name: "fmt", what: "the code is formatted", run: fmt },
     Step { name: "tree", what: "what no file of the tree may hold", run: tree::step },
     Step { name: "layers", what: "a crate uses only crates below it", run: layers::step },
@@ -34,7 +34,6 @@ pub(super) const STEPS: [Step; 18] = [
     },
     Step { name: "doctests", what: "the examples in the documentation", run: doctests },
     Step { name: "release", what: "the stress tests, optimised", run: release },
-    Step { name: "loom", what: "the trace's ring, under the memory model (ci/loom.sh)", run: loom },
     Step { name: "shuttle", what: "interleavings of threads (ci/shuttle.sh)", run: shuttle },
     Step { name: "doctor", what: "gmm doctor runs and its JSON is whole", run: doctor },
     Step { name: "demo", what: "the language model against its reference", run: reference::step },
@@ -99,10 +98,6 @@ fn release(context: &Context) -> Result<Done> {
         targets.extend(["--test", test]);
     }
     run_tests(context, &args, &targets)
-}
-
-fn loom(context: &Context) -> Result<Done> {
-    script(context, "ci/loom.sh")
 }
 
 fn shuttle(context: &Context) -> Result<Done> {

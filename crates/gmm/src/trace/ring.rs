@@ -8,8 +8,8 @@
 //! | `dropped` | the producer | how many did not fit |
 //!
 //! A record's words are stored before `head` says so (release), and read after it has (acquire);
-//! they are not stored again before `tail` says that they were read. `tests/trace_ring.rs` tries
-//! every interleaving and every reordering that the memory model allows.
+//! they are not stored again before `tail` says that they were read (release, acquire).
+//! `tests/trace_ring.rs` tries every interleaving of the two threads' loads and stores.
 
 use super::atomic::{AtomicU64, Ordering};
 
