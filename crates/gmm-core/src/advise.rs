@@ -5,6 +5,7 @@ use crate::fault::{Cause, Want};
 use crate::remap::RemapCause;
 use crate::space::Space;
 use crate::stats::Event;
+use crate::trace::TraceEvent;
 use crate::{Error, NodeId, PageNr, PageRange, Processor, ProcessorSet, Result, VirtAddr};
 
 impl Space {
@@ -18,6 +19,7 @@ impl Space {
     /// holds it for longer than [`Config::hold_wait`](crate::Config::hold_wait); the pages before
     /// it have moved.
     pub fn prefetch(&self, addr: VirtAddr, len_bytes: u64, node: NodeId) -> Result<()> {
+        let begun = self.begin();
         let range = PageRange::covering(addr, len_bytes)?;
         let target = self.node(node)?;
         let refused_by = {
@@ -57,6 +59,8 @@ impl Space {
                 self.resolve(entry, &want)?;
             }
         }
+        let (page, nr_pages) = (range.start, range.nr_pages);
+        self.end(begun, || TraceEvent::Prefetch { node, page, nr_pages });
         Ok(())
     }
 
@@ -70,6 +74,7 @@ impl Space {
     /// [`Error::PageKept`], [`Error::PageBusy`] or [`Error::Mmu`] for the page that could not be
     /// dropped; the pages before it have been.
     pub fn discard(&self, addr: VirtAddr, len_bytes: u64) -> Result<()> {
+        let begun = self.begin();
         self.regions.lock().covering(PageRange::covering(addr, len_bytes)?)?;
         let range = PageRange::within(addr, len_bytes)?;
         for (page, entry) in self.table.entries(range) {
@@ -79,6 +84,8 @@ impl Space {
             }
         }
         self.trim_host();
+        let (page, nr_pages) = (range.start, range.nr_pages);
+        self.end(begun, || TraceEvent::Discard { page, nr_pages });
         Ok(())
     }
 

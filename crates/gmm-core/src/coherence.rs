@@ -30,7 +30,7 @@ impl Space {
     ) -> Result<Contents> {
         let frame = m.frame_seen_from(processor.node).expect("a mapped page has a frame");
         let mut clear = [Clear { page, frame, was_empty: false }];
-        processor.mmu.pmap_clear(&mut clear).map_err(|partial| {
+        self.pmap_clear(processor, &mut clear).map_err(|partial| {
             m.set_unsure(m.is_unsure() || partial.error == DriverError::Timeout);
             mmu_error(processor, "unmap", page, partial.error)
         })?;
@@ -133,7 +133,7 @@ impl Space {
         processor: &Processor,
     ) -> Result<()> {
         let Enter { page, frame, protection, kind } = enter;
-        let entered = processor.mmu.pmap_enter(&[enter]);
+        let entered = self.pmap_enter(processor, &[enter]);
         let is_replica = kind == MappingKind::Replica;
         // Where read-only mappings can't be had, the core must count on writes.
         let writable = protection == Protection::ReadWrite || !processor.maps_read_only();

@@ -7,13 +7,26 @@ use crate::manager::Gmm;
 use crate::xpu::HostXpu;
 
 /// What a [`Gmm`] is made of. The first XPU is node 1, the next node 2.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct Builder {
     pub(crate) xpus: Vec<HostXpu>,
     pub(crate) host_memory_bytes: Option<u64>,
     pub(crate) fault_threads: Option<usize>,
     pub(crate) config: Config,
+    pub(crate) control_socket: bool,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            xpus: Vec::new(),
+            host_memory_bytes: None,
+            fault_threads: None,
+            config: Config::default(),
+            control_socket: true,
+        }
+    }
 }
 
 impl Builder {
@@ -47,6 +60,14 @@ impl Builder {
     /// them here: it goes where the process has room.
     pub fn config(mut self, change: impl FnOnce(&mut Config)) -> Self {
         change(&mut self.config);
+        self
+    }
+
+    /// Whether the process can be looked at from outside (`gmm ps`, `gmm stat`), by its user and
+    /// root: see [`control`](crate::control). The default is that it can; where no socket can be
+    /// had the report says why.
+    pub fn control_socket(mut self, offer: bool) -> Self {
+        self.control_socket = offer;
         self
     }
 

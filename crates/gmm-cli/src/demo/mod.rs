@@ -26,6 +26,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
+use gmm::{TraceGuard, TraceSummary};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use accelerator::Accelerator;
@@ -68,6 +69,10 @@ pub struct Args {
     #[arg(long)]
     pub json: bool,
 
+    /// Write what the manager does to this file, which Perfetto opens (https://ui.perfetto.dev).
+    #[arg(long, value_name = "FILE", conflicts_with = "cpu_only")]
+    pub trace: Option<PathBuf>,
+
     /// Also run without the XPU, recording which pages are used in what order, and say how few moves
     /// would have been enough for that order.
     #[arg(long, conflicts_with = "cpu_only")]
@@ -90,8 +95,12 @@ pub fn run(args: Args) -> Result<()> {
     let reference = args.reference.as_deref().map(Reference::read).transpose()?;
     let texts = gather_texts(&args, reference.as_ref())?;
     let model = Model::open(choose_source(&args)?)?;
-    let machine = build_machine(&args)?;
+    let (machine, trace) = build_machine(&args)?;
     let report = encode(&args, &model, machine.as_ref(), texts, reference.as_ref())?;
+    if let Some(trace) = trace {
+        let TraceSummary { records, dropped, .. } = trace.finish()?;
+        eprintln!("The trace has {records} events ({dropped} dropped): open it on ui.perfetto.dev");
+    }
 
     let mut out = std::io::stdout().lock();
     let printed = if args.json { report.write_json(&mut out) } else { report.write_text(&mut out) };
@@ -147,15 +156,17 @@ fn choose_source(args: &Args) -> Result<Source> {
     Ok(Source::Random)
 }
 
-fn build_machine(args: &Args) -> Result<Box<dyn Accelerator>> {
+/// The machine, and the trace of it that is being written.
+fn build_machine(args: &Args) -> Result<(Box<dyn Accelerator>, Option<TraceGuard>)> {
     if args.cpu_only {
-        return Ok(Box::new(CpuOnly::new(args.xpu_cores.into())));
+        return Ok((Box::new(CpuOnly::new(args.xpu_cores.into())), None));
     }
     let (memory, cores) = (args.xpu_memory, args.xpu_cores.into());
     let xpu = HostXpu::new(memory, cores).with_context(|| {
         format!("can't make an XPU with {} of memory and {cores} cores", size::show(memory))
     })?;
-    Ok(Box::new(xpu))
+    let trace = args.trace.as_deref().map(|path| xpu.trace_to(path)).transpose()?;
+    Ok((Box::new(xpu), trace))
 }
 
 fn encode(
