@@ -8,6 +8,7 @@ mod man;
 mod model;
 mod needs;
 mod process;
+mod soak;
 mod test;
 mod workspace;
 
@@ -28,6 +29,8 @@ enum Task {
     Demo(demo::Args),
     /// Everything that CI runs, step by step.
     Test(test::Args),
+    /// Everything at once for minutes, and thousands of contexts: bytes, memory, stalls.
+    Soak(soak::Args),
     /// Fetch the model all-MiniLM-L6-v2 into the target directory, if it is not there.
     FetchModel,
     /// Write the manual pages to the man folder of the target directory.
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().task {
         Task::Demo(args) => demo::run(&args),
         Task::Test(args) => test::run(&args),
+        Task::Soak(args) => soak::run(&args),
         Task::FetchModel => model::run(),
         Task::Man => man::run(),
     };

@@ -34,7 +34,7 @@ pub enum Resolved {
     Entered,
     /// The processor could use the page already: another fault was quicker.
     AlreadyUsable,
-    /// A launch holds the page elsewhere for now. Let the access fault again: it comes after the
+    /// A launch holds the page elsewhere for now, or it has come there only just now. Let the access fault again: it comes after the
     /// faults that wait already, and the thread that serves them is free for those.
     Again,
 }
@@ -66,11 +66,17 @@ pub(crate) struct Want<'a> {
 
 /// The frames that a want has taken, before it locks the page's entry.
 #[derive(Default)]
-struct Spare<'a> {
+pub(crate) struct Spare<'a> {
     /// Where the page goes.
     target: Option<TransitFrame<'a>>,
     /// A host frame on the way, between two nodes that can't copy to each other.
     bounce: Option<TransitFrame<'a>>,
+}
+
+impl<'a> Spare<'a> {
+    pub(crate) fn with_target(frame: TransitFrame<'a>) -> Self {
+        Self { target: Some(frame), bounce: None }
+    }
 }
 
 /// How often a want is tried again when the page changes hands between two steps.
@@ -80,7 +86,7 @@ impl Space {
     /// A processor touched an address that it does not map, or may not use so. Called by a
     /// driver from its fault interrupt, on any thread, with no lock held. When it returns `Ok`
     /// the access is to be tried again: it goes on, or after [`Resolved::Again`] (a launch holds
-    /// the page, for as long as it runs) faults once more. Does not allocate.
+    /// the page, or it moves too often) faults once more. Does not allocate.
     ///
     /// # Errors
     /// [`Error::NotMapped`], [`Error::Protection`], [`Error::RegionRefused`] or
@@ -94,6 +100,7 @@ impl Space {
         let page = addr.page();
         let want =
             Want { page, addr, node, processor: Some(processor), access, cause: Cause::Fault };
+        processor.streams.note(page, access, self.config.look_ahead, || self.clock.now());
         let entry = self.table.get(page);
         let generation = entry.map(|entry| entry.lock().generation());
         let result = match entry {
@@ -114,7 +121,7 @@ impl Space {
     /// Serves a want: steps 1 to 5.
     pub(crate) fn resolve(&self, entry: &Entry, want: &Want<'_>) -> Result<FaultOutcome> {
         let mut spare = Spare::default();
-        let mut held_until = None;
+        let (mut held_until, mut throttled_until) = (None, None);
         let mut own_only = false;
         let mut tries = 0;
         while tries < MAX_TRIES {
@@ -123,6 +130,19 @@ impl Space {
                 return self.confirm(&mut m, want);
             }
             let plan = self.plan(&m, want, own_only);
+            if let Some(left) = self.throttled_for(&m, want, &plan) {
+                drop(m);
+                let end: Deadline = *throttled_until.get_or_insert_with(|| {
+                    self.stats.count(want.node.id, Event::Delayed);
+                    self.soon()
+                });
+                if end.left(&*self.clock).is_none() {
+                    return Ok(FaultOutcome::Throttled);
+                }
+                let until = self.soon_within(left);
+                want.node.wait(want.node.changes(), until, &*self.clock);
+                continue;
+            }
             if let Some((node, lacking)) = self.lacking(&m, &plan, &mut spare) {
                 drop(m);
                 // While it waits for a frame, another may bring the page.
@@ -250,7 +270,7 @@ impl Space {
 
     /// Steps 4 and 5, on a locked entry that the processor can't use as it is. `spare` has what
     /// [`Space::lacking`] asks for.
-    fn serve(
+    pub(crate) fn serve(
         &self,
         m: &mut Mapping,
         want: &Want<'_>,
@@ -267,6 +287,7 @@ impl Space {
             self.check_unpinned(m, page, Some(at))?;
             self.ask(m, page, RemapCause::Move, |copy| copy.node != at)?;
         }
+        let taken = self.takes_away(m, want, plan);
         let contents = self.clear_conflicts(m, page, at, reader, exclusive)?;
         if contents == Contents::Gone && plan.way == Way::Replica {
             // The application has discarded the page: there is nothing left to copy.
@@ -276,6 +297,7 @@ impl Space {
             Some(frame) => self.map_resident(m, want, plan, frame)?,
             None => self.bring(m, want, plan, spare)?,
         };
+        self.note_arrival(want, taken);
         if want.cause == Cause::Hold {
             let frame = m.copy_on(at).expect("the page was brought here");
             plan.node.hold(frame.nr);

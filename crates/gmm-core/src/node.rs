@@ -59,6 +59,8 @@ struct FrameMeta {
     spare: bool,
     /// What brought the page that it holds.
     moved_by: MovedBy,
+    /// It was brought ahead of its use, which its policy has been told of already.
+    expected: bool,
     /// Counts mapping events, so that one between an offer and the entry's lock is noticed.
     uses: u8,
     /// How many launches hold it.
@@ -158,6 +160,7 @@ impl Node {
             place: FramePlace::Absent,
             distrusted: false,
             spare: false,
+            expected: false,
             moved_by: MovedBy::new(MoveCause::Fault, None),
             uses: 0,
             holds: 0,
@@ -321,10 +324,16 @@ impl Node {
         let mut lists = self.lists.lock();
         lists.meta[nr.0 as usize].uses = lists.meta[nr.0 as usize].uses.wrapping_add(1);
         let meta = lists.meta[nr.0 as usize];
-        if meta.place == FramePlace::Active {
+        lists.meta[nr.0 as usize].expected = false;
+        if meta.place == FramePlace::Active && !meta.expected {
             lists.policy.mapped(nr, meta.owner, why);
         }
         self.note_activity(&mut lists);
+    }
+
+    /// The frame's page was brought ahead and is not mapped: its first use is not news.
+    pub(crate) fn expect_use(&self, nr: FrameNr) {
+        self.lists.lock().meta[nr.0 as usize].expected = true;
     }
 
     /// Says that another node has (or has no longer) an equal copy of the frame's page, so that
@@ -638,6 +647,7 @@ impl TransitFrame<'_> {
         let mut lists = self.node.lists.lock();
         lists.meta[self.nr.0 as usize].owner = page;
         lists.meta[self.nr.0 as usize].spare = false;
+        lists.meta[self.nr.0 as usize].expected = false;
         lists.meta[self.nr.0 as usize].moved_by = moved_by;
         lists.meta[self.nr.0 as usize].uses = lists.meta[self.nr.0 as usize].uses.wrapping_add(1);
         lists.set_place(self.nr, FramePlace::Active);

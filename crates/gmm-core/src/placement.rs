@@ -13,7 +13,7 @@ use crate::entry::Mapping;
 use crate::fault::{Cause, Want};
 use crate::node::Node;
 use crate::space::Space;
-use crate::{Frame, NodeId, PageNr, Processor};
+use crate::{Frame, NodeId, Processor};
 
 /// How a want is served.
 #[derive(Clone, Copy)]
@@ -77,12 +77,6 @@ impl Space {
             (None, Some(copy)) if pinned.is_some() => copy,
             (None, _) => here,
         }
-    }
-
-    /// Whether the page goes back and forth between nodes so fast that it had better stay where
-    /// it is.
-    fn is_thrashing(&self, _page: PageNr) -> bool {
-        false
     }
 
     /// Whether `p` can map frames of `node`, which is not its own.

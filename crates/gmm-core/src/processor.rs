@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::driver::{Capabilities, Mmu};
+use crate::lookahead::Streams;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::{NodeId, ProcessorId};
 
@@ -12,6 +13,7 @@ pub struct Processor {
     pub(crate) node: NodeId,
     pub(crate) mmu: Arc<dyn Mmu>,
     pub(crate) capabilities: Capabilities,
+    pub(crate) streams: Streams,
     detached: AtomicBool,
 }
 
@@ -22,7 +24,8 @@ impl Processor {
         mmu: Arc<dyn Mmu>,
         capabilities: Capabilities,
     ) -> Self {
-        Self { id, node, mmu, capabilities, detached: AtomicBool::new(false) }
+        let (streams, detached) = (Streams::default(), AtomicBool::new(false));
+        Self { id, node, mmu, capabilities, streams, detached }
     }
 
     /// Its number in the space.

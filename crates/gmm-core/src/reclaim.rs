@@ -215,6 +215,11 @@ impl Space {
         Deadline::after(&*self.clock, LOOK_AGAIN)
     }
 
+    /// As [`Space::soon`], or `left` from now if that is sooner.
+    pub(crate) fn soon_within(&self, left: Duration) -> Deadline {
+        Deadline::after(&*self.clock, left.min(LOOK_AGAIN))
+    }
+
     fn patience(&self, factor: u32) -> Patience {
         let wait = self.config.frame_wait;
         let after = |n| Deadline::after(&*self.clock, wait.saturating_mul(n));
@@ -296,12 +301,14 @@ impl Space {
         let eighth = (node.capacity() / 8).max(1);
         let wanted = self.config.evict_batch.min(node.eviction_batch()).max(1);
         let limit = eighth.min(wanted).min(MAX_VICTIMS as u32).min(most) as usize;
+        let expected = self.expected_on(node);
         let mut victims = Batch::new();
         for &offer in node.victims::<MAX_CANDIDATES>(node.id == HOST).iter() {
             if victims.len() == limit || outlook.host_full {
                 break;
             }
-            let Some(entry) = self.table.get(offer.page).and_then(|entry| entry.try_lock()) else {
+            let entry = self.table.get(offer.page).filter(|_| !expected.contains(offer.page));
+            let Some(entry) = entry.and_then(|entry| entry.try_lock()) else {
                 outlook.busy = true;
                 continue;
             };

@@ -76,6 +76,11 @@ pub struct NodeStats {
     pub frames_found_free: u64,
     /// How often who needed a frame had to evict a page first.
     pub frames_reclaimed: u64,
+    /// Faults of its processors that had to wait because the page had come to another node only
+    /// just.
+    pub delayed_faults: u64,
+    /// How often a fault of its processors found that a page moves back and forth.
+    pub thrashing_pages: u64,
     /// Pages copied to host memory in idle time, ahead of their eviction.
     pub laundered_pages: u64,
     /// How often background reclaim has woken up.
@@ -178,6 +183,8 @@ impl Space {
             discarded_pages: get(Event::Discarded),
             frames_found_free: get(Event::FrameFree),
             frames_reclaimed: get(Event::FrameReclaimed),
+            delayed_faults: get(Event::Delayed),
+            thrashing_pages: get(Event::Thrashing),
             laundered_pages: self.stats.copied_pages(node.id, NodeId::HOST, MoveCause::Laundering),
             reclaimer_wakeups: counts.reclaimer_wakeups,
         }

@@ -10,6 +10,7 @@ use crate::remap::Subscribers;
 use crate::stats::Stats;
 use crate::sync::{Mutex, MutexGuard, Rank, RwLock};
 use crate::table::Table;
+use crate::thrashing::Thrashing;
 use crate::trace::Hook;
 use crate::{
     Clock, Config, Error, EvictionPolicy, MAX_NODES, MAX_PROCESSORS, NodeId, PageNr, PageRange,
@@ -22,6 +23,7 @@ pub struct Space {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) table: Table,
     pub(crate) stats: Stats,
+    pub(crate) thrashing: Thrashing,
     pub(crate) hook: Hook,
     pub(crate) regions: Mutex<Regions, { Rank::Regions as u8 }>,
     pub(crate) attributes: RwLock<AttributeTable>,
@@ -69,6 +71,7 @@ impl Space {
             clock,
             table: Table::new(config.window),
             stats: Stats::new(),
+            thrashing: Thrashing::new(),
             hook: Hook::default(),
             regions: Mutex::new(Regions::new(config.window)),
             attributes: RwLock::default(),

@@ -132,6 +132,10 @@ pub(crate) enum Event {
     FrameFree,
     /// Who needed a frame of it had to evict a page first.
     FrameReclaimed,
+    /// A fault of one of its processors had to wait, since the page had come elsewhere only just.
+    Delayed,
+    /// A fault of one of its processors made a page one that is thrashing.
+    Thrashing,
     /// A processor of it mapped a page for the first time since the page's `mmap`.
     Touched,
 }

@@ -167,6 +167,13 @@ impl WorldBuilder {
         self
     }
 
+    /// With a virtual clock that goes on by `step` each time it is read.
+    #[must_use]
+    pub fn clock_step(mut self, step: Duration) -> Self {
+        self.clock_step = step;
+        self
+    }
+
     /// With the machine's clock and waits long enough for real threads.
     #[must_use]
     pub fn wall_clock(mut self) -> Self {

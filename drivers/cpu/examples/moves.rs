@@ -1,10 +1,13 @@
 //! What moving pages costs on this machine: `cargo run --release -p gmm-cpu --example moves`.
 
 use std::error::Error;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gmm_core::driver::{Clear, Device, Enter, Extent, Mmu, Op, Protection};
+use gmm_core::driver::{
+    Clear, Device, Enter, Extent, MappingKind, Mmu, Op, Protection, RemoteHandle,
+};
 use gmm_core::{Batch, Config, Frame, FrameNr, NodeId, PAGE_SIZE, PageRange, Space};
 use gmm_cpu::{CpuDriver, MonotonicClock, Options};
 
@@ -46,6 +49,36 @@ fn main() -> Result<(), Box<dyn Error>> {
         let n = PAGES as u32 * ROUNDS;
         println!("pmap_enter, batches of {batch:2}: {:7.2} µs a page", micros(entering / n));
         println!("pmap_clear, batches of {batch:2}: {:7.2} µs a page", micros(clearing / n));
+    }
+
+    // The two other ways to map a page, each with a read of every page.
+    let file = rustix::fs::memfd_create("moves", rustix::fs::MemfdFlags::CLOEXEC)?;
+    rustix::fs::ftruncate(&file, PAGES * PAGE_SIZE)?;
+    let handle = |n| RemoteHandle { fd: file.as_raw_fd(), offset_bytes: n * PAGE_SIZE };
+    let far = |n: u64| Frame { node: NodeId(1), nr: FrameNr(n as u32) };
+    let remote = |n| Enter { kind: MappingKind::Remote(handle(n)), frame: far(n), ..enter(n) };
+    let replica = |n| Enter { kind: MappingKind::Replica, ..enter(n) };
+    let read = |n: u64| {
+        // SAFETY: the page is mapped.
+        unsafe { (range.start.plus(n).start().0 as *const u8).read_volatile() };
+    };
+    for (what, mapping, rounds) in
+        [("remote", &remote as &dyn Fn(u64) -> Enter, ROUNDS), ("replica", &replica, 3)]
+    {
+        let (mut entering, mut clearing) = (Duration::ZERO, Duration::ZERO);
+        for n in (0..rounds).flat_map(|_| 0..PAGES) {
+            let start = Instant::now();
+            mmu.pmap_enter(&[mapping(n)])?;
+            entering += start.elapsed();
+            read(n);
+            let start = Instant::now();
+            let Enter { page, frame, .. } = mapping(n);
+            mmu.pmap_clear(&mut [Clear { page, frame, was_empty: false }])?;
+            clearing += start.elapsed();
+        }
+        let n = PAGES as u32 * rounds;
+        println!("pmap_enter, {what}: {:7.2} µs a page", micros(entering / n));
+        println!("pmap_clear, {what}: {:7.2} µs a page", micros(clearing / n));
     }
     mmu.va_release(range);
     host.release(NodeId::HOST, &extents.into_iter().collect::<Vec<_>>());

@@ -50,6 +50,10 @@ pub(crate) fn forbid_allocation() -> impl Drop {
 pub trait FaultServer: Send + Sync {
     /// A thread waits at `addr`. When this returns it is woken, and touches the page again.
     fn fault(&self, addr: VirtAddr, access: Access);
+
+    /// Nobody waits any more for what this thread serves: time to bring what is about to be
+    /// touched.
+    fn look_ahead(&self) {}
 }
 
 impl FaultServer for Space {
@@ -62,6 +66,10 @@ impl FaultServer for Space {
         }
         // Other errors: the core has poisoned the page, or it is being unmapped and the next
         // touch is a SIGSEGV. A page that a launch holds is one that is touched again.
+    }
+
+    fn look_ahead(&self) {
+        Space::look_ahead(self, self.cpu());
     }
 }
 
@@ -193,6 +201,7 @@ impl<S: FaultServer> Server<S> {
         // Entering a page has woken who waits for it, and so has poisoning it; but no path at
         // all may leave a thread waiting, and one that is woken for nothing only touches again.
         let _ = self.uffd().wake(addr.page().start().0, PAGE_SIZE);
+        self.faults.look_ahead();
     }
 }
 

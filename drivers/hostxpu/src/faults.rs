@@ -164,6 +164,7 @@ impl Shared {
                 // The launch can't end, and free the name, before its core goes on.
                 drop(kernel);
                 self.let_go_on(taken);
+                manager.look_ahead();
             }
             // It failed because the context is ending.
             Err(_) if self.is_doomed() => {}

@@ -12,6 +12,10 @@ pub(crate) trait Manager: Send + Sync {
     /// Serves a fault; called on fault-handling threads.
     fn fault(&self, addr: VirtAddr, access: Access) -> gmm_core::Result<Resolved>;
 
+    /// Brings pages that are about to be faulted on; called on fault-handling threads, when the
+    /// faulting core has gone on.
+    fn look_ahead(&self) {}
+
     /// Makes pages resident and holds them until the value is dropped.
     fn hold(&self, ranges: &[PageRange]) -> gmm_core::Result<Box<dyn Any + Send>>;
 
@@ -35,6 +39,10 @@ pub(crate) struct Attachment {
 impl Manager for Attachment {
     fn fault(&self, addr: VirtAddr, access: Access) -> gmm_core::Result<Resolved> {
         self.space.fault(&self.processor, addr, access)
+    }
+
+    fn look_ahead(&self) {
+        self.space.look_ahead(&self.processor);
     }
 
     fn hold(&self, ranges: &[PageRange]) -> gmm_core::Result<Box<dyn Any + Send>> {

@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use gmm::hostxpu::{HostXpuConfig, MIN_FRAMES};
 use gmm::{Gmm, HostXpu, Kernel, MIB, PAGE_SIZE, Stream, Unified, display_bytes};
+use gmm_core::Config;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::FaultArgs;
 use super::distribution::Distribution;
 use super::raw::RawCopies;
+use super::{FaultArgs, Order};
 
 /// Words of 8 bytes from one touch to the next.
 const TOUCH_STRIDE_WORDS: usize = 512;
@@ -40,6 +41,9 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     trace_overhead: Option<f64>,
     frame_backing: &'a str,
+    order: Order,
+    /// The longest window of look-ahead, in pages.
+    look_ahead: u32,
 }
 
 /// One direction's measurements.
@@ -70,38 +74,53 @@ pub(super) fn run(args: &FaultArgs) -> anyhow::Result<()> {
         }
     };
     let raw = RawCopies::new(nr_pages, configure(HostXpuConfig::new(bytes)))?;
+    let windows = match &args.look_ahead[..] {
+        [] => vec![Config::default().look_ahead],
+        some => some.to_vec(),
+    };
     // Four frames more than the memory: the page of the times, and the driver's slack.
-    let xpu = HostXpu::with_memory(bytes + 8 * MIB).config(configure);
-    let gmm = Gmm::builder().xpu(xpu).build()?;
-    let mut bench = Bench::new(&gmm, nr_pages, args)?;
-    let (mut to_xpu, mut to_cpu) = (Samples::default(), Samples::default());
+    let xpu = || HostXpu::with_memory(bytes + 8 * MIB).config(configure);
+    let make = |&window: &u32| {
+        let gmm = Gmm::builder().xpu(xpu()).config(|c| c.look_ahead = window).build()?;
+        Bench::new(gmm, window, nr_pages, args)
+    };
+    let mut benches = windows.iter().map(make).collect::<anyhow::Result<Vec<_>>>()?;
     for round in 0..rounds {
         progress.inc(1);
         let warm_up = round == 0;
         progress.set_message(if warm_up { "warming up" } else { "faults and raw copies in turn" });
-        // In turn, so that what comes first does so as often as the other.
-        let traced_first = round % 2 == 1;
-        if traced_first {
-            bench.traced_round(&gmm, args, &mut to_xpu, &mut to_cpu)?;
-        }
-        bench.round(&raw, &mut to_xpu, &mut to_cpu)?;
-        if !traced_first {
-            bench.traced_round(&gmm, args, &mut to_xpu, &mut to_cpu)?;
-        }
-        if warm_up {
-            (to_xpu, to_cpu) = Default::default();
+        for bench in &mut benches {
+            // In turn, so that what comes first does so as often as the other.
+            let traced_first = round % 2 == 1;
+            if traced_first {
+                bench.traced_round(args)?;
+            }
+            bench.round(&raw)?;
+            if !traced_first {
+                bench.traced_round(args)?;
+            }
+            if warm_up {
+                (bench.to_xpu, bench.to_cpu) = Default::default();
+            }
         }
     }
     progress.finish_and_clear();
 
-    let backing = gmm.frame_backing();
-    let backing = backing.first().map_or("none", |(_, backing)| backing);
-    for (case, samples) in [("to-xpu", to_xpu), ("to-cpu", to_cpu)] {
-        let line = summarise(case, bytes, samples, backing);
-        if args.json {
-            println!("{}", serde_json::to_string(&line)?);
-        } else {
-            print(&line);
+    for bench in benches {
+        let backing = bench.gmm.frame_backing();
+        let backing = backing.first().map_or("none", |(_, backing)| backing);
+        for (case, samples) in [("to-xpu", bench.to_xpu), ("to-cpu", bench.to_cpu)] {
+            let line = Line {
+                frame_backing: backing,
+                order: args.order,
+                look_ahead: bench.look_ahead,
+                ..summarise(case, bytes, samples)
+            };
+            if args.json {
+                println!("{}", serde_json::to_string(&line)?);
+            } else {
+                print(&line);
+            }
         }
     }
     Ok(())
@@ -109,51 +128,63 @@ pub(super) fn run(args: &FaultArgs) -> anyhow::Result<()> {
 
 struct Bench {
     data: Unified<u64>,
-    /// Nanoseconds that each page's touches took on the XPU.
+    /// Nanoseconds that each page's touches took on the XPU; then, in the second half, the order in
+    /// which it touches them.
     times: Unified<u64>,
+    /// The order in which the CPU touches them.
+    order: Vec<u64>,
     stream: Stream,
     touch: Kernel,
+    look_ahead: u32,
+    to_xpu: Samples,
+    to_cpu: Samples,
+    gmm: Gmm,
 }
 
 impl Bench {
-    fn new(gmm: &Gmm, nr_pages: u64, args: &FaultArgs) -> anyhow::Result<Self> {
+    fn new(gmm: Gmm, look_ahead: u32, nr_pages: u64, args: &FaultArgs) -> anyhow::Result<Self> {
         let xpu = gmm.xpu(1)?;
+        let mut order: Vec<u64> = (0..nr_pages).collect();
+        if args.order == Order::Random {
+            shuffle(&mut order);
+        }
         let mut bench = Self {
             data: gmm.mmap_named(nr_pages as usize * PAGE_WORDS, "bench data")?,
-            times: gmm.mmap_named(nr_pages as usize, "bench times")?,
+            times: gmm.mmap_named(2 * nr_pages as usize, "bench times")?,
+            order,
             stream: xpu.stream()?,
             touch: xpu.load(&args.kernels)?.kernel("touch_timed")?,
+            look_ahead,
+            to_xpu: Samples::default(),
+            to_cpu: Samples::default(),
+            gmm,
         };
+        bench.times[nr_pages as usize..].copy_from_slice(&bench.order);
         bench.data.iter_mut().step_by(TOUCH_STRIDE_WORDS).for_each(|word| *word = 1);
         Ok(bench)
     }
 
-    fn round(
-        &mut self,
-        raw: &RawCopies,
-        to_xpu: &mut Samples,
-        to_cpu: &mut Samples,
-    ) -> anyhow::Result<()> {
-        to_xpu.raw.push(raw.to_xpu()?.as_secs_f64());
-        to_xpu.faulted.push(self.touch_on_xpu()?.as_secs_f64());
-        to_xpu.pages.extend(self.times.iter().map(|&ns| ns as f64 * 1e-9));
-        to_cpu.raw.push(raw.to_cpu()?.as_secs_f64());
-        to_cpu.faulted.push(self.touch_on_cpu(&mut to_cpu.pages).as_secs_f64());
+    fn round(&mut self, raw: &RawCopies) -> anyhow::Result<()> {
+        self.to_xpu.raw.push(raw.to_xpu()?.as_secs_f64());
+        let faulted = self.touch_on_xpu()?.as_secs_f64();
+        self.to_xpu.faulted.push(faulted);
+        let times = &self.times[..self.order.len()];
+        self.to_xpu.pages.extend(times.iter().map(|&ns| ns as f64 * 1e-9));
+        self.to_cpu.raw.push(raw.to_cpu()?.as_secs_f64());
+        let mut pages = core::mem::take(&mut self.to_cpu.pages);
+        let faulted = self.touch_on_cpu(&mut pages).as_secs_f64();
+        self.to_cpu.faulted.push(faulted);
+        self.to_cpu.pages = pages;
         Ok(())
     }
 
     /// The same faults with the event trace on, if that was asked for.
-    fn traced_round(
-        &mut self,
-        gmm: &Gmm,
-        args: &FaultArgs,
-        to_xpu: &mut Samples,
-        to_cpu: &mut Samples,
-    ) -> anyhow::Result<()> {
+    fn traced_round(&mut self, args: &FaultArgs) -> anyhow::Result<()> {
         let Some(path) = &args.trace else { return Ok(()) };
-        let trace = gmm.trace_to(path)?;
-        to_xpu.traced.push(self.touch_on_xpu()?.as_secs_f64());
-        to_cpu.traced.push(self.touch_on_cpu(&mut Vec::new()).as_secs_f64());
+        let trace = self.gmm.trace_to(path)?;
+        let faulted = self.touch_on_xpu()?.as_secs_f64();
+        self.to_xpu.traced.push(faulted);
+        self.to_cpu.traced.push(self.touch_on_cpu(&mut Vec::new()).as_secs_f64());
         let dropped = trace.finish()?.dropped;
         ensure!(dropped == 0, "the trace dropped {dropped} records");
         Ok(())
@@ -162,9 +193,12 @@ impl Bench {
     /// The XPU writes a word in each 4 KiB, so that every page moves there.
     #[expect(unsafe_code, reason = "a launch is unsafe on every accelerator")]
     fn touch_on_xpu(&mut self) -> anyhow::Result<Duration> {
-        let args = (self.data.as_mut_ptr(), self.data.len_bytes(), self.times.as_mut_ptr());
+        let times = self.times.as_mut_ptr();
+        let order = times.wrapping_add(self.order.len());
+        let args = (self.data.as_mut_ptr(), self.data.len_bytes(), times, order);
         let start = Instant::now();
-        // SAFETY: both buffers are as long as the kernel is told, and are ours until it is done.
+        // SAFETY: the buffers are as long as the kernel is told, and are ours until it is done; the
+        // order has each page once.
         unsafe { self.stream.launch(&self.touch, 1, args)?.wait()? };
         Ok(start.elapsed())
     }
@@ -172,7 +206,8 @@ impl Bench {
     /// The CPU reads a word in each 4 KiB, so that every page moves back.
     fn touch_on_cpu(&self, pages: &mut Vec<f64>) -> Duration {
         let start = Instant::now();
-        for page in self.data.chunks(PAGE_WORDS) {
+        for &nr in &self.order {
+            let page = &self.data[nr as usize * PAGE_WORDS..][..PAGE_WORDS];
             let before = Instant::now();
             let sum = page.iter().step_by(TOUCH_STRIDE_WORDS).fold(0u64, |s, w| s.wrapping_add(*w));
             black_box(sum);
@@ -182,7 +217,18 @@ impl Bench {
     }
 }
 
-fn summarise<'a>(case: &'static str, bytes: u64, samples: Samples, backing: &'a str) -> Line<'a> {
+/// The same order in each run: Fisher and Yates, with a xorshift generator.
+fn shuffle(order: &mut [u64]) {
+    let mut x = 0x9e37_79b9_7f4a_7c15_u64;
+    for i in (1..order.len()).rev() {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        order.swap(i, (x % (i as u64 + 1)) as usize);
+    }
+}
+
+fn summarise(case: &'static str, bytes: u64, samples: Samples) -> Line<'static> {
     let nr_pages = bytes / PAGE_SIZE;
     let repeats = samples.raw.len();
     let ratios = samples.raw.iter().zip(&samples.faulted).map(|(raw, faulted)| raw / faulted);
@@ -208,14 +254,18 @@ fn summarise<'a>(case: &'static str, bytes: u64, samples: Samples, backing: &'a 
         overhead_us_median: overhead.median(),
         overhead_us_p99: overhead.percentile(0.99),
         trace_overhead,
-        frame_backing: backing,
+        frame_backing: "",
+        order: Order::Sequential,
+        look_ahead: 0,
     }
 }
 
 fn print(line: &Line<'_>) {
     println!(
-        "{}: {} in {} faults at {}/s, raw copies {}/s (frames: {})",
+        "{} ({:?}, look-ahead {}): {} in {} pages at {}/s, raw copies {}/s (frames: {})",
         line.case,
+        line.order,
+        line.look_ahead,
         display_bytes(line.bytes),
         line.bytes / PAGE_SIZE,
         display_bytes(line.bytes_per_s as u64),

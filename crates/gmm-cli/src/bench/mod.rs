@@ -8,7 +8,8 @@ mod raw;
 
 use std::path::PathBuf;
 
-use clap::{Args as ClapArgs, Subcommand};
+use clap::{Args as ClapArgs, Subcommand, ValueEnum};
+use serde::Serialize;
 
 /// What `gmm bench` takes.
 #[derive(Debug, ClapArgs)]
@@ -40,6 +41,13 @@ pub struct FaultArgs {
     /// [default: the driver's own]
     #[arg(long)]
     spin_us: Option<u64>,
+    /// In which order the pages are touched
+    #[arg(long, value_enum, default_value_t = Order::Sequential)]
+    order: Order,
+    /// The longest window of look-ahead, in pages; 0 is none. Several are measured in turn
+    /// [default: the manager's own]
+    #[arg(long, value_delimiter = ',')]
+    look_ahead: Vec<u32>,
     /// Make each repeat once more with the event trace written to this file, and compare
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -49,6 +57,16 @@ pub struct FaultArgs {
     /// One JSON object a line
     #[arg(long)]
     json: bool,
+}
+
+/// In which order pages are touched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    /// By address.
+    Sequential,
+    /// Each once, in an order that is the same in each run.
+    Random,
 }
 
 /// What `gmm bench coalesce` takes.

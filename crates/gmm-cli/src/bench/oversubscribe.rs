@@ -222,27 +222,11 @@ fn set_policy(gmm: &Gmm, policy: EvictionPolicy) -> anyhow::Result<()> {
     Ok(space.set_policy(NodeId(1), |capacity| policy.make(capacity))?)
 }
 
-/// The fewest pages that any policy brings during `sweeps` sweeps over `nr_pages`, after `before`:
-/// each time it evicts the page that is needed last (Belady).
+/// The fewest pages that any policy brings during `sweeps` sweeps over `nr_pages`, after `before`.
 fn optimum(nr_frames: u64, nr_pages: u64, before: u32, sweeps: u32) -> u64 {
-    let mut resident: Vec<u64> = Vec::new();
-    let mut brought = 0;
-    for sweep in 0..before + sweeps {
-        for page in 0..nr_pages {
-            if resident.contains(&page) {
-                continue;
-            }
-            if resident.len() as u64 == nr_frames {
-                // How long until it is visited again.
-                let distance = |of: &u64| (of + nr_pages - page) % nr_pages;
-                let last = (0..resident.len()).max_by_key(|&i| distance(&resident[i]));
-                resident.swap_remove(last.expect("there is a frame"));
-            }
-            resident.push(page);
-            brought += u64::from(sweep >= before);
-        }
-    }
-    brought
+    let sweep: Vec<u64> = (0..nr_pages).collect();
+    let all = vec![sweep; (before + sweeps) as usize];
+    gmm_sim::optimum(&all, nr_frames as usize)[before as usize..].iter().sum()
 }
 
 fn print(line: &Line) {

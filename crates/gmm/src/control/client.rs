@@ -125,7 +125,7 @@ pub fn processes() -> Vec<Process> {
             folders.extend(Folder::of_user(uid, None));
         }
     }
-    in_folders(folders)
+    in_folders(folders, |_| true)
 }
 
 /// The sockets of one process.
@@ -143,8 +143,7 @@ pub fn find(pid: u32) -> Result<Vec<Process>, ClientError> {
     let its = runtime_folder_of(&proc);
     let mut folders = Folder::of_user(owner, std::env::var_os("XDG_RUNTIME_DIR"));
     folders.extend(Folder::of_user(owner, its));
-    let mut found = in_folders(folders);
-    found.retain(|process| process.pid == pid);
+    let found = in_folders(folders, |name| name.pid == pid);
     if found.is_empty() {
         let name = std::fs::read_to_string(proc.join("comm")).unwrap_or_default();
         return Err(ClientError::NotOffered { pid, name: name.trim().to_owned() });
@@ -152,10 +151,10 @@ pub fn find(pid: u32) -> Result<Vec<Process>, ClientError> {
     Ok(found)
 }
 
-fn in_folders(folders: Vec<Folder>) -> Vec<Process> {
+fn in_folders(folders: Vec<Folder>, wanted: impl Fn(SocketName) -> bool) -> Vec<Process> {
     let mut found: Vec<Process> = Vec::new();
     for folder in folders.into_iter().map(Arc::new) {
-        for name in folder.sockets() {
+        for name in folder.sockets().into_iter().filter(|&name| wanted(name)) {
             let SocketName { pid, instance } = name;
             let listens = match connect(&folder, name) {
                 Ok(stream) => Peer::of(&stream).is_ok_and(|peer| peer.pid == pid),

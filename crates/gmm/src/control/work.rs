@@ -156,7 +156,10 @@ impl Work {
         self.space.check_node(node)?;
         let mut moved = Moved::default();
         let counts = &self.space.snapshot().nodes[usize::from(node.0)];
-        let mut room = u64::from(counts.capacity_frames.saturating_sub(counts.resident_frames));
+        // What background reclaim keeps free it would take back at once.
+        let kept_free = self.space.config().low_watermark.min(counts.capacity_frames / 8);
+        let taken = counts.resident_frames.saturating_add(kept_free);
+        let mut room = u64::from(counts.capacity_frames.saturating_sub(taken));
         let mut wanted: Vec<PageRange> = Vec::new();
         for page in self.space.regions().iter().flat_map(|region| region.range.pages()) {
             let Some(info) = self.space.inspect(page.start()) else { continue };

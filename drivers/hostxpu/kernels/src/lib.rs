@@ -36,7 +36,7 @@ export! {
     stress::count_pages(base, nr_pages, stride, rounds, slot, seed);
     stress::touch(base, len_bytes, write);
     stress::touch_part(base, len_bytes, write, first, nr_pieces);
-    stress::touch_timed(base, len_bytes, times);
+    stress::touch_timed(base, len_bytes, times, order);
     stress::sweep(base, nr_pages, value, out);
     stress::wild(address, value);
     stress::spin(flag, max_spins, out);

@@ -113,13 +113,23 @@ pub unsafe fn touch_part(
 }
 
 /// Stores to the first word of each 4 KiB of the `len_bytes` at `base`, and the nanoseconds that each
-/// page of 2 MiB (counted from `base`) took at `times`. The items share the pages.
+/// page of 2 MiB (counted from `base`) took at `times`. The items share the pages, which are touched in
+/// the order that `order` lists them in, or in their own if it is null.
 ///
 /// # Safety
 /// The words are writable, as are `len_bytes` / 2 MiB (rounded up) words at `times`; nobody else uses
-/// them during the launch; `base` and `times` are multiples of 8.
-pub unsafe fn touch_timed(item: Item, base: *mut u8, len_bytes: usize, times: *mut u64) {
-    for page in item.share(len_bytes.div_ceil(PAGE_BYTES)) {
+/// them during the launch. `order` is null, or readable, with as many words, each of them a different
+/// page. All are multiples of 8.
+pub unsafe fn touch_timed(
+    item: Item,
+    base: *mut u8,
+    len_bytes: usize,
+    times: *mut u64,
+    order: *const u64,
+) {
+    for nth in item.share(len_bytes.div_ceil(PAGE_BYTES)) {
+        // SAFETY: a word of the caller's list.
+        let page = if order.is_null() { nth } else { unsafe { order.add(nth).read() as usize } };
         let begun = Instant::now();
         let end = len_bytes.min((page + 1) * PAGE_BYTES);
         for offset in (page * PAGE_BYTES..end).step_by(TOUCH_STRIDE_BYTES) {
@@ -245,7 +255,7 @@ mod tests {
         for index in 0..2 {
             let (base, times) = (memory.as_mut_ptr().cast(), times.as_mut_ptr());
             // SAFETY: the arrays are ours and as long as that.
-            unsafe { touch_timed(Item::new(index, 2), base, len, times) };
+            unsafe { touch_timed(Item::new(index, 2), base, len, times, core::ptr::null()) };
         }
         for (offset, word) in memory.iter().enumerate().map(|(i, word)| (i * 8, *word)) {
             let touched = offset % TOUCH_STRIDE_BYTES == 0;

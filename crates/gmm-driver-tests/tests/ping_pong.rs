@@ -1,0 +1,104 @@
+//! The ping-pong guard: pages stay for as long as is configured, and a page that two nodes keep
+//! taking from each other is noticed. On the virtual clock.
+#![cfg(not(shuttle))]
+
+use core::time::Duration;
+
+use gmm_core::driver::Access;
+use gmm_core::{PageNr, Resolved};
+use gmm_driver_tests::array::DeviceOptions;
+use gmm_driver_tests::{World, word};
+
+const CPU: usize = 0;
+const A: usize = 1;
+const B: usize = 2;
+
+/// A clock that goes on by 10 µs each time it is read.
+fn world(minimum_residency: Duration) -> World {
+    World::builder(16)
+        .xpu(DeviceOptions::xpu("a", 8), 1)
+        .xpu(DeviceOptions::xpu("b", 8), 1)
+        .clock_step(Duration::from_micros(10))
+        .config(|c| c.minimum_residency = minimum_residency)
+        .build()
+}
+
+fn fault(world: &World, who: usize, page: PageNr) -> Resolved {
+    let processor = &world.processors[who].processor;
+    world.space.fault(processor, page.start(), Access::Write).expect("a fault")
+}
+
+fn throttled(world: &World) -> u64 {
+    world.space.snapshot().nodes.iter().map(|n| n.delayed_faults).sum()
+}
+
+#[test]
+fn a_page_stays_for_as_long_as_is_configured() {
+    let world = world(Duration::from_millis(100));
+    let page = world.mmap(1).start;
+    assert_eq!(fault(&world, A, page), Resolved::Entered);
+    // Its own node's processors are not kept from it, others are.
+    assert_eq!(fault(&world, A, page), Resolved::AlreadyUsable);
+    assert_eq!(fault(&world, B, page), Resolved::Again);
+    assert_eq!(fault(&world, CPU, page), Resolved::Again);
+    assert_eq!(throttled(&world), 2);
+    assert!(world.processors[A].context.maps(page));
+    world.clock.advance(Duration::from_millis(100));
+    assert_eq!(fault(&world, B, page), Resolved::Entered);
+    assert_eq!(fault(&world, A, page), Resolved::Again);
+    // A page that nobody maps is nobody's.
+    world.space.evict(world.node(B), 1).expect("a node");
+    assert_eq!(fault(&world, A, page), Resolved::Entered);
+    world.assert_sound("throttled");
+}
+
+#[test]
+fn by_default_nothing_stays_that_does_not_thrash() {
+    let world = world(Duration::ZERO);
+    let page = world.mmap(1).start;
+    for who in [A, B, CPU, A, B, CPU] {
+        assert_eq!(fault(&world, who, page), Resolved::Entered);
+        world.clock.advance(Duration::from_micros(600));
+    }
+    assert!(world.space.thrashing_pages().is_empty());
+    assert_eq!(throttled(&world), 0);
+}
+
+#[test]
+fn a_page_that_moves_back_and_forth_is_noticed_and_slowed_down() {
+    let world = world(Duration::ZERO);
+    let range = world.mmap(2);
+    let [page, other] = [range.start, range.start.plus(1)];
+    fault(&world, A, page);
+    fault(&world, A, other);
+    let mut entered = 0;
+    while world.space.thrashing_pages().is_empty() {
+        for who in [B, A] {
+            assert_eq!(fault(&world, who, page), Resolved::Entered);
+            entered += 1;
+        }
+        assert!(entered < 10, "never noticed");
+    }
+    let [worst] = world.space.thrashing_pages()[..] else { panic!("one page") };
+    assert_eq!((worst.page, worst.moves), (page, entered));
+    let counted: u64 = world.space.snapshot().nodes.iter().map(|n| n.thrashing_pages).sum();
+    assert_eq!(counted, 1);
+    // It is served after its time, not at once.
+    let before = throttled(&world);
+    let start = world.clock.peek();
+    assert_eq!(fault(&world, B, page), Resolved::Entered);
+    assert_eq!(throttled(&world), before + 1);
+    assert!(world.clock.peek() - start > Duration::from_micros(300));
+    // The others are not.
+    assert_eq!(fault(&world, B, other), Resolved::Entered);
+    // After a second of quiet it is a page like any other.
+    world.clock.advance(Duration::from_millis(1_100));
+    assert!(world.space.thrashing_pages().is_empty());
+    assert_eq!(fault(&world, A, page), Resolved::Entered);
+    assert_eq!(fault(&world, B, page), Resolved::Entered);
+    assert_eq!(throttled(&world), before + 1);
+    for who in [A, B, CPU] {
+        world.processors[who].load(word(page, 0)).expect("a load");
+    }
+    world.assert_sound("quiet");
+}
