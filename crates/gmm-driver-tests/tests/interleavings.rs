@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use gmm_core::driver::{Access, Capabilities};
-use gmm_core::{Attribute, Error, NodeId, PAGE_SIZE, PageRange};
+use gmm_core::{Attribute, Error, NodeId, PAGE_SIZE, PageRange, Stop};
 use gmm_driver_tests::array::{AccessError, Completion, DeviceOptions};
 use gmm_driver_tests::{World, word};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
@@ -130,6 +130,37 @@ fn reclaim_against_fault() {
         join(vec![adder(&world, A1, range, 0), adder(&world, A2, range, 1)]);
         expect_count(&world, range, 0, 1);
         expect_count(&world, range, 1, 1);
+    });
+}
+
+/// The loop that keeps frames free, beside faults, an unmapping, and laundering; and it ends when it
+/// is told to, wherever it is.
+#[test]
+fn background_reclaim_against_fault_and_unmap() {
+    explore(|| {
+        let halves = DeviceOptions::xpu("a", 8).completing(Completion::Halves);
+        let world = World::builder(32).xpu(halves, 2).slow_clock().build();
+        let world = Arc::new(world);
+        let range = world.mmap(10);
+        for page in range.pages().take(7) {
+            world.processors[A1].store(word(page, 7), 7).expect("a store");
+        }
+        let stop = Arc::new(Stop::new());
+        let (node, told) = (world.node(A1), stop.clone());
+        let reclaimer = spawn(&world, move |w| w.space.reclaim_in_background(node, &told));
+        let launder = spawn(&world, move |w| w.space.launder(node));
+        let unmap = spawn(&world, move |w| w.space.munmap(range.start.start(), PAGE_SIZE));
+        let all = [adder(&world, A1, range, 7), adder(&world, A2, range, 8)];
+        join(all.into());
+        assert_eq!(unmap.join().expect("the unmap"), Ok(()));
+        launder.join().expect("the laundering").expect("a node");
+        world.space.stop_background(&stop);
+        assert_eq!(reclaimer.join().expect("the loop"), Ok(()));
+        expect_count(&world, range, 7, 1);
+        expect_count(&world, range, 8, 1);
+        for page in range.pages().skip(1).take(6) {
+            assert_eq!(world.cpu().load(word(page, 7)), Ok(7), "{page:?} lost its mark");
+        }
     });
 }
 
