@@ -14,11 +14,11 @@ source_of_std=$(rustc +nightly --print sysroot)/lib/rustlib/src/rust/library/std
 [ -d "$source_of_std" ] ||
     skip "the thread sanitizer needs the standard library's source: rustup component add rust-src --toolchain nightly"
 # Left out: a test that looks for the window's addresses among the mappings of its process, which
-# the sanitizer's own mappings cover; and three that take minutes each and run in one thread: two hold a
+# the sanitizer's own mappings cover; and those that take minutes each and run in one thread: two hold a
 # guide to the code, one holds the core to a model.
 [ $# -gt 0 ] || set -- --package gmm-core --package gmm-driver-tests --package gmm-cpu \
     -- --skip what_is_mapped_is_named_not_inherited_and_gone_after_the_drop \
     --skip the_guide_names_every_rule --skip the_example_passes_the_kit \
-    --skip random_operations_against_the_reference_model
+    --skip random_operations_where
 run_sanitizer tsan '-Zsanitizer=thread --cfg gmm_tsan -Cunsafe-allow-abi-mismatch=sanitizer' \
     -Zbuild-std "$@"

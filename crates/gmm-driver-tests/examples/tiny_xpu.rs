@@ -37,17 +37,11 @@ impl TinyXpu {
         })
     }
 
-    /// The words of one end of a copy.
-    fn words(&self, place: Place) -> Result<&[AtomicU64], DriverError> {
+    /// One end of a copy: the address of its first byte.
+    fn at(&self, (place, offset): (Place, u64)) -> Result<u64, DriverError> {
         match place {
-            Place::Frame(frame) => Ok(&self.frames[frame.nr.0 as usize]),
-            Place::Host(HostAddr(addr)) => {
-                // SAFETY: the core passes addresses of whole, aligned host frames that stay valid
-                // until the operation's fence completes; the slice is not used after `submit`,
-                // which is before that. Others may write the words meanwhile only as a host CPU
-                // does, and atomics make that defined.
-                Ok(unsafe { std::slice::from_raw_parts(addr as *const AtomicU64, WORDS) })
-            }
+            Place::Frame(frame) => Ok(self.frames[frame.nr.0 as usize].as_ptr() as u64 + offset),
+            Place::Host(HostAddr(addr)) => Ok(addr + offset),
             Place::Peer(_) => Err(DriverError::Unsupported),
         }
     }
@@ -96,14 +90,18 @@ impl Device for TinyXpu {
     }
 
     fn submit(&self, ops: &[Op]) -> Result<Fence, DriverError> {
-        for &op in ops {
-            let (from, to) = match op {
-                Op::Zero(frame) => (None, self.words(Place::Frame(frame))?),
-                Op::Copy { from, to } => (Some(self.words(from)?), self.words(to)?),
-            };
-            for (i, word) in to.iter().enumerate() {
-                let value = from.map_or(0, |from| from[i].load(Ordering::Relaxed));
-                word.store(value, Ordering::Relaxed);
+        for op in ops {
+            let copy = op.as_bytes().ok_or(DriverError::Broken("bytes beyond the frame"))?;
+            let (to, len) = (self.at(copy.to)? as *mut u8, copy.len as usize);
+            // SAFETY: `as_bytes` says that the bytes lie in their frames. The core passes host
+            // addresses that stay valid until the operation's fence completes, which is before
+            // `submit` returns. Nobody writes the bytes read meanwhile or uses those written: no
+            // core maps the frames so, and the two ranges don't overlap.
+            unsafe {
+                match copy.from {
+                    None => to.write_bytes(0, len),
+                    Some(from) => to.copy_from_nonoverlapping(self.at(from)? as *const u8, len),
+                }
             }
         }
         Ok(Fence(0))

@@ -40,6 +40,7 @@ defects! {
     wait_that_hangs: HangInWait, Inline, "copy-is-exact", "it hangs";
     poll_that_never_agrees: PollNever, Inline, "poll-agrees", "it hangs";
     copy_without_its_tail: CopyMissesTail, Inline, "copy-is-exact", "at offset 2097144";
+    part_that_writes_beyond: PartWritesBeyond, Inline, "part-is-exact", "1 bytes from offset 0";
     copy_in_the_wrong_direction: CopyBackwards, Inline, "copy-is-exact", "not";
     wait_that_returns_too_early: WaitTooEarly, AtWait, "copy-is-exact", "not";
     batch_of_which_one_happens: BatchFirstOnly, Inline, "batch-all-happen", "operation 1 of 16";

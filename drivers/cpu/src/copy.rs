@@ -9,16 +9,34 @@
 /// multiple of. Destinations must be aligned to it.
 const ROUND: usize = 256;
 
+/// Below this many bytes a copy goes through the cache: it is small enough to be wanted there.
+const SMALL: usize = 16 << 10;
+
 /// Copies `len` bytes with streaming stores, which are complete (visible to all processors) when
-/// it returns. Falls back to an ordinary copy where the processor has no such stores, and where
-/// `dst` or `len` is not a multiple of 256.
+/// it returns. Falls back to an ordinary copy for few bytes, for those before `dst` is aligned and
+/// after the last whole round, and where the processor has no such stores.
 ///
 /// # Safety
 /// As [`core::ptr::copy_nonoverlapping`]: `src` readable and `dst` writable for `len` bytes, not
 /// overlapping.
 pub unsafe fn stream_copy(dst: *mut u8, src: *const u8, len: usize) {
+    let head = if len < SMALL { len } else { (dst as usize).wrapping_neg() % ROUND };
+    let body = (len - head) & !(ROUND - 1);
+    let (tail, left) = (head + body, len - head - body);
+    // SAFETY: the three parts lie in the caller's ranges; the middle one is aligned, and a multiple
+    // of a round long.
+    unsafe {
+        core::ptr::copy_nonoverlapping(src, dst, head);
+        stream_rounds(dst.add(head), src.add(head), body);
+        core::ptr::copy_nonoverlapping(src.add(tail), dst.add(tail), left);
+    }
+}
+
+/// # Safety
+/// As [`stream_copy`], with `dst` and `len` multiples of `ROUND`.
+unsafe fn stream_rounds(dst: *mut u8, src: *const u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
-    if (dst as usize | len).is_multiple_of(ROUND) {
+    {
         if std::is_x86_feature_detected!("avx512f") {
             // SAFETY: the caller's promise; the processor has AVX-512F.
             return unsafe { x86::copy_avx512(dst, src, len) };
@@ -32,7 +50,8 @@ pub unsafe fn stream_copy(dst: *mut u8, src: *const u8, len: usize) {
     unsafe { core::ptr::copy_nonoverlapping(src, dst, len) }
 }
 
-/// Fills `len` bytes with zeros by streaming stores; otherwise as [`stream_copy`].
+/// Fills `len` bytes with zeros by streaming stores. Falls back to an ordinary fill where the
+/// processor has no such stores, and where `dst` or `len` is not a multiple of 256.
 ///
 /// # Safety
 /// `dst` is writable for `len` bytes.
@@ -136,7 +155,7 @@ mod tests {
     type Zero = unsafe fn(*mut u8, usize);
 
     fn routines() -> Vec<(Copy, Zero)> {
-        let mut all: Vec<(Copy, Zero)> = vec![(stream_copy, stream_zero)];
+        let mut all: Vec<(Copy, Zero)> = vec![(stream_rounds, stream_zero)];
         #[cfg(target_arch = "x86_64")]
         {
             if std::is_x86_feature_detected!("avx2") {
@@ -177,5 +196,17 @@ mod tests {
         // SAFETY: 255 bytes at 4 lie in the vector.
         unsafe { stream_zero(dst.as_mut_ptr().add(4), 255) };
         assert_eq!((dst[3], dst[4], dst[258], dst[259]), (src[3], 0, 0, src[259]));
+    }
+
+    #[test]
+    fn long_copies_at_odd_places_are_exact() {
+        let src: Vec<u8> = (0..SMALL as u32 + 2000).map(|i| (i * 7 + i / 256) as u8).collect();
+        for (at, from, len) in [(1, 2, SMALL), (255, 0, SMALL + 1), (0, 1, SMALL + 511)] {
+            let mut dst = vec![0xee; SMALL + 2000];
+            // SAFETY: the ranges lie in the vectors.
+            unsafe { stream_copy(dst.as_mut_ptr().add(at), src.as_ptr().add(from), len) };
+            assert!(dst[at..at + len] == src[from..from + len]);
+            assert!(dst[..at].iter().chain(&dst[at + len..]).all(|&b| b == 0xee));
+        }
     }
 }

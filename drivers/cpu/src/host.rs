@@ -7,7 +7,7 @@ use std::time::Duration;
 use gmm_core::driver::{
     Capabilities, Device, DriverError, Extent, Fence, NodeDescription, Op, Place,
 };
-use gmm_core::{Batch, Frame, FrameNr, HostAddr, NodeId, PAGE_SIZE};
+use gmm_core::{Batch, Frame, FrameNr, HostAddr, NodeId};
 
 use crate::copy::stream_copy;
 use crate::pool::Pool;
@@ -45,45 +45,42 @@ impl HostMemory {
 
     /// Whether an operation can be done at all.
     fn examine(&self, op: &Op) -> Result<(), DriverError> {
-        let place = |place| match place {
-            Place::Frame(frame) => self.own(frame).map(drop),
-            Place::Host(_) => Ok(()),
-            Place::Peer(_) => Err(DriverError::Unsupported),
-        };
-        match *op {
-            Op::Zero(frame) => self.own(frame).map(drop),
-            Op::Copy { from, to } => {
-                if let Place::Frame(frame) = from
-                    && self.pool.entered(self.own(frame)?).is_some()
-                {
-                    return Err(DriverError::Broken("a copy from a frame that is in the window"));
-                }
-                place(from).and(place(to))
-            }
+        let copy = op.as_bytes().ok_or(DriverError::Broken("bytes that are in no one frame"))?;
+        if let Some((Place::Frame(frame), _)) = copy.from
+            && self.pool.entered(self.own(frame)?).is_some()
+        {
+            return Err(DriverError::Broken("a copy from a frame that is in the window"));
         }
+        if let (Op::CopyPart { .. }, Place::Frame(frame)) = (op, copy.to.0)
+            && self.pool.entered(self.own(frame)?).is_some()
+        {
+            return Err(DriverError::Broken("a copy to part of a frame that is in the window"));
+        }
+        copy.from.map_or(Ok(0), |from| self.at(from)).and(self.at(copy.to)).map(drop)
     }
 
     fn run(&self, op: &Op) -> Result<(), DriverError> {
-        match *op {
-            Op::Zero(frame) => self.pool.zero(frame.nr),
-            Op::Copy { from, to } => {
-                if let Place::Frame(frame) = to {
-                    self.pool.set_entered(frame.nr, None);
-                    self.pool.populate(frame.nr)?;
-                }
-                let (to, from) = (self.at(to)?, self.at(from)?);
-                // SAFETY: both are frames of ours or host frames that the core vouches for until
-                // the fence completes; two different frames never overlap.
-                unsafe { stream_copy(to as *mut u8, from as *const u8, PAGE_SIZE as usize) };
-                Ok(())
-            }
+        let copy = op.as_bytes().ok_or(DriverError::Broken("bytes that are in no one frame"))?;
+        let Some(from) = copy.from else {
+            let Op::Zero(frame) = *op else { return Err(DriverError::Unsupported) };
+            return self.pool.zero(frame.nr);
+        };
+        if let Place::Frame(frame) = copy.to.0 {
+            self.pool.set_entered(frame.nr, None);
+            self.pool.populate(frame.nr)?;
         }
+        let (to, from) = (self.at(copy.to)?, self.at(from)?);
+        // SAFETY: bytes of frames of ours, or of other memory that the core vouches for until the
+        // fence completes; the two ranges don't overlap.
+        unsafe { stream_copy(to as *mut u8, from as *const u8, copy.len as usize) };
+        Ok(())
     }
 
-    fn at(&self, place: Place) -> Result<u64, DriverError> {
+    /// The address of the byte at an offset of a place.
+    fn at(&self, (place, offset): (Place, u64)) -> Result<u64, DriverError> {
         match place {
-            Place::Frame(frame) => Ok(self.pool.slot(frame.nr)),
-            Place::Host(addr) => Ok(addr.0),
+            Place::Frame(frame) => Ok(self.pool.slot(self.own(frame)?) + offset),
+            Place::Host(addr) => Ok(addr.0 + offset),
             Place::Peer(_) => Err(DriverError::Unsupported),
         }
     }

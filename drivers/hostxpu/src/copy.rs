@@ -4,12 +4,32 @@
 #[cfg(target_arch = "x86_64")]
 use core::arch::x86_64::*;
 
-/// Copies `len` bytes.
+/// What the streaming loops handle at a time, and what the target must be aligned to.
+const ROUND: usize = 256;
+
+/// Below this many bytes a copy goes through the cache: it is small enough to be wanted there.
+const SMALL: usize = 16 << 10;
+
+/// Copies `len` bytes, at any alignment.
 ///
 /// # Safety
-/// Both ranges must be valid for the access and must not overlap. `to` and `len` must be
-/// multiples of 256.
+/// Both ranges must be valid for the access and must not overlap.
 pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
+    let head = if len < SMALL { len } else { (to as usize).wrapping_neg() % ROUND };
+    let body = (len - head) & !(ROUND - 1);
+    let (tail, left) = (head + body, len - head - body);
+    // SAFETY: the three parts lie in the caller's ranges; the middle one is aligned, and a multiple
+    // of a round long.
+    unsafe {
+        core::ptr::copy_nonoverlapping(from, to, head);
+        copy_rounds(to.add(head), from.add(head), body);
+        core::ptr::copy_nonoverlapping(from.add(tail), to.add(tail), left);
+    }
+}
+
+/// # Safety
+/// As [`copy`]. `to` and `len` must be multiples of `ROUND`.
+unsafe fn copy_rounds(to: *mut u8, from: *const u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         if is_x86_feature_detected!("avx512f") {
@@ -116,7 +136,7 @@ mod tests {
     type CopyFn = unsafe fn(*mut u8, *const u8, usize);
 
     fn variants() -> Vec<CopyFn> {
-        let mut all: Vec<CopyFn> = vec![copy];
+        let mut all: Vec<CopyFn> = vec![copy, copy_rounds];
         #[cfg(target_arch = "x86_64")]
         {
             if is_x86_feature_detected!("avx512f") {
@@ -140,6 +160,18 @@ mod tests {
             unsafe { copy(to.0.as_mut_ptr().add(256), from.0.as_ptr().add(1), 3584) };
             assert_eq!(to.0[256..3840], from.0[1..3585]);
             assert!(to.0[..256].iter().chain(&to.0[3840..]).all(|&b| b == 0xee));
+        }
+    }
+
+    #[test]
+    fn long_copies_at_odd_places_are_exact() {
+        let from: Vec<u8> = (0..SMALL as u32 + 2000).map(|i| (i * 7 + i / 256) as u8).collect();
+        for (at, skip, len) in [(1, 2, SMALL), (255, 0, SMALL + 1), (0, 1, SMALL + 511)] {
+            let mut to = vec![0xee; SMALL + 2000];
+            // SAFETY: the ranges lie in the vectors.
+            unsafe { copy(to.as_mut_ptr().add(at), from.as_ptr().add(skip), len) };
+            assert!(to[at..at + len] == from[skip..skip + len]);
+            assert!(to[..at].iter().chain(&to[at + len..]).all(|&b| b == 0xee));
         }
     }
 

@@ -87,30 +87,27 @@ impl HostXpuDevice {
     }
 
     fn transfer(&self, op: &Op) -> Result<Transfer, DriverError> {
-        let (from, to) = match *op {
-            Op::Zero(frame) => {
-                let to = self.bytes(frame)?.as_ptr();
-                return Ok(Transfer { from: None, to, direction: Direction::In });
-            }
-            Op::Copy { from, to } => (from, to),
-        };
-        let direction = match to {
-            Place::Frame(_) => Direction::In,
-            Place::Host(_) | Place::Peer(_) => Direction::Out,
-        };
-        if !matches!((from, to), (Place::Frame(_), _) | (_, Place::Frame(_))) {
+        let copy = op.as_bytes().ok_or(DriverError::Broken("bytes that are in no one frame"))?;
+        let is_frame = |(place, _)| matches!(place, Place::Frame(_));
+        if !is_frame(copy.to) && !copy.from.is_some_and(is_frame) {
             return Err(DriverError::Broken("a copy without a frame of this device"));
         }
-        let (from, to) = (self.place(from)?, self.place(to)?);
-        Ok(Transfer { from: Some(from), to, direction })
+        Ok(Transfer {
+            from: copy.from.map(|from| self.at(from)).transpose()?.map(<*mut u8>::cast_const),
+            to: self.at(copy.to)?,
+            len: copy.len as usize,
+            direction: if is_frame(copy.to) { Direction::In } else { Direction::Out },
+        })
     }
 
-    fn place(&self, place: Place) -> Result<*mut u8, DriverError> {
-        match place {
-            Place::Frame(frame) => self.bytes(frame).map(NonNull::as_ptr),
-            Place::Host(addr) => Ok(addr.0 as *mut u8),
-            Place::Peer(addr) => Ok(addr.0 as *mut u8),
-        }
+    /// The byte at an offset of a place.
+    fn at(&self, (place, offset): (Place, u64)) -> Result<*mut u8, DriverError> {
+        let start = match place {
+            Place::Frame(frame) => self.bytes(frame).map(NonNull::as_ptr)?,
+            Place::Host(addr) => addr.0 as *mut u8,
+            Place::Peer(addr) => addr.0 as *mut u8,
+        };
+        Ok(start.wrapping_add(offset as usize))
     }
 }
 
@@ -166,9 +163,9 @@ impl Device for HostXpuDevice {
             // Checked just now; the node's number, once set, and the frames' places never change.
             self.transfer(op).expect("an operation that was checked")
         });
-        // SAFETY: frames lie in the alias, which outlives the engines; host and peer addresses
-        // are whole frames that stay valid until the fence completes, as the core promises; two
-        // places of one operation are different frames.
+        // SAFETY: frames lie in the alias, which outlives the engines, and an operation within
+        // them; host and peer addresses stay valid until the fence completes, as the core
+        // promises; the two ranges of an operation don't overlap.
         Ok(unsafe { self.engines.submit(transfers) })
     }
 

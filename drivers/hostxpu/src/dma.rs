@@ -1,4 +1,4 @@
-//! The copy engines: batches of whole-frame copies that complete later.
+//! The copy engines: batches of copies, of frames and parts of frames, that complete later.
 //!
 //! A fixed number of copies runs at once (the number of engines). Each engine is a thread, but a
 //! thread that waits for its own batch takes an engine's place if one is idle, so that the copy
@@ -9,7 +9,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use gmm_core::PAGE_SIZE;
 use gmm_core::driver::{DriverError, Fence};
 
 use crate::link::{Direction, Link};
@@ -21,12 +20,13 @@ const BATCH: usize = 16;
 /// How many batches can be in flight.
 const SLOTS: usize = 128;
 
-/// A checked operation on the bytes of one frame each.
+/// A checked operation on bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Transfer {
-    /// None: zero.
+    /// None: zero, a frame and no less.
     pub(crate) from: Option<*const u8>,
     pub(crate) to: *mut u8,
+    pub(crate) len: usize,
     pub(crate) direction: Direction,
 }
 
@@ -127,8 +127,8 @@ impl Engines {
     /// Starts the transfers.
     ///
     /// # Safety
-    /// Every transfer's pointers must be valid for a frame's bytes, frame-aligned, and not
-    /// overlap, until the fence is complete.
+    /// Every transfer's pointers must be valid for its length, and the ranges not overlap, until
+    /// the fence is complete; what is zeroed must be a frame.
     pub(crate) unsafe fn submit(
         &self,
         transfers: impl ExactSizeIterator<Item = Transfer>,
@@ -252,8 +252,8 @@ impl Shared {
     }
 
     fn perform(&self, transfer: &Transfer) {
-        let not_before = transfer.from.and_then(|_| self.link.send_page(transfer.direction));
-        let len = PAGE_SIZE as usize;
+        let len = transfer.len;
+        let not_before = transfer.from.and_then(|_| self.link.send(transfer.direction, len));
         match transfer.from {
             // SAFETY: what `submit` was promised.
             Some(from) => unsafe { copy::copy(transfer.to, from, len) },
@@ -279,6 +279,8 @@ impl Drop for Engines {
 
 #[cfg(test)]
 mod tests {
+    use gmm_core::PAGE_SIZE;
+
     use super::*;
 
     const LEN: usize = PAGE_SIZE as usize;
@@ -294,7 +296,7 @@ mod tests {
         }
         fn zero(&mut self) -> Transfer {
             let to = self.0[self.1..].as_mut_ptr();
-            Transfer { from: None, to, direction: Direction::In }
+            Transfer { from: None, to, len: LEN, direction: Direction::In }
         }
         fn is_zero(&self) -> bool {
             self.0[self.1..self.1 + LEN].iter().all(|&byte| byte == 0)

@@ -42,20 +42,28 @@ impl Link {
         }
     }
 
-    /// Takes the link's time for one page. `Some`: the copy may not complete before then.
-    pub(crate) fn send_page(&self, direction: Direction) -> Option<Instant> {
+    /// Takes the link's time for so many bytes. `Some`: the copy may not complete before then.
+    pub(crate) fn send(&self, direction: Direction, len_bytes: usize) -> Option<Instant> {
         if self.page_time.is_none() && self.latency.is_zero() {
             return None;
         }
-        Some(self.start + self.reserve(direction, self.start.elapsed()))
+        Some(self.start + self.reserve(direction, len_bytes, self.start.elapsed()))
     }
 
-    fn reserve(&self, direction: Direction, now: Duration) -> Duration {
+    fn reserve(&self, direction: Direction, len_bytes: usize, now: Duration) -> Duration {
         let lane = if self.half_duplex { 0 } else { direction as usize };
         let mut busy_until = self.busy_until.lock().unwrap_or_else(|e| e.into_inner());
-        let sent = busy_until[lane].max(now) + self.page_time.unwrap_or_default();
+        let sent = busy_until[lane].max(now) + self.time_for(len_bytes);
         busy_until[lane] = sent;
         sent + self.latency
+    }
+
+    fn time_for(&self, len_bytes: usize) -> Duration {
+        let page_time = self.page_time.unwrap_or_default();
+        match len_bytes as u64 {
+            PAGE_SIZE => page_time,
+            part => page_time.mul_f64(part as f64 / PAGE_SIZE as f64),
+        }
     }
 }
 
@@ -64,6 +72,7 @@ mod tests {
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
+    const PAGE: usize = PAGE_SIZE as usize;
 
     fn link(half_duplex: bool) -> Link {
         let config = HostXpuConfig::new(PAGE_SIZE)
@@ -76,22 +85,23 @@ mod tests {
     #[test]
     fn pages_of_one_direction_share_the_bandwidth() {
         let link = link(false);
-        assert_eq!(link.reserve(Direction::In, 10 * MS), 16 * MS);
-        assert_eq!(link.reserve(Direction::In, 10 * MS), 17 * MS);
-        assert_eq!(link.reserve(Direction::Out, 10 * MS), 16 * MS);
-        assert_eq!(link.reserve(Direction::In, 50 * MS), 56 * MS);
+        assert_eq!(link.reserve(Direction::In, PAGE, 10 * MS), 16 * MS);
+        assert_eq!(link.reserve(Direction::In, PAGE, 10 * MS), 17 * MS);
+        assert_eq!(link.reserve(Direction::Out, PAGE, 10 * MS), 16 * MS);
+        assert_eq!(link.reserve(Direction::In, PAGE, 50 * MS), 56 * MS);
+        assert_eq!(link.reserve(Direction::In, PAGE / 2, 60 * MS), 65 * MS + MS / 2);
     }
 
     #[test]
     fn half_duplex_shares_it_between_both() {
         let link = link(true);
-        assert_eq!(link.reserve(Direction::In, MS), 7 * MS);
-        assert_eq!(link.reserve(Direction::Out, MS), 8 * MS);
+        assert_eq!(link.reserve(Direction::In, PAGE, MS), 7 * MS);
+        assert_eq!(link.reserve(Direction::Out, PAGE, MS), 8 * MS);
     }
 
     #[test]
     fn without_knobs_there_is_no_model() {
         let link = Link::new(&HostXpuConfig::new(PAGE_SIZE));
-        assert_eq!(link.send_page(Direction::In), None);
+        assert_eq!(link.send(Direction::In, PAGE), None);
     }
 }

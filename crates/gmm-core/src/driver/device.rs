@@ -5,7 +5,7 @@ use core::time::Duration;
 use bitflags::bitflags;
 
 use super::DriverError;
-use crate::{Batch, Frame, FrameNr, HostAddr, NodeId};
+use crate::{Batch, Frame, FrameNr, HostAddr, NodeId, PAGE_SIZE};
 
 bitflags! {
     /// What a device and its contexts can do beyond the mandatory minimum.
@@ -73,13 +73,14 @@ pub struct RemoteHandle {
 pub enum Place {
     /// A frame of this device.
     Frame(Frame),
-    /// A host frame of another device, by address; valid until the fence completes.
+    /// A host frame of another device, by address; valid until the fence completes. In an
+    /// [`Op::CopyPart`] it may be any other memory of this process too, at any alignment.
     Host(HostAddr),
     /// A frame of another device of the same fabric (only with [`Capabilities::PEER_COPY`]).
     Peer(PeerAddr),
 }
 
-/// One operation on a whole frame. At least one place is a frame of the device it is given to.
+/// One operation. At least one place is a frame of the device it is given to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
     /// Fill a frame of this device with zero bytes.
@@ -91,6 +92,55 @@ pub enum Op {
         /// Where to.
         to: Place,
     },
+    /// Copy `len` bytes, at least one, at any alignment. In a frame they lie within that frame;
+    /// both places may be one frame, and the two ranges then don't overlap. Bytes of the target
+    /// outside the range are left alone, whatever happens: part of the frame may be in use.
+    CopyPart {
+        /// Where from.
+        from: Place,
+        /// How far into that place the bytes start.
+        from_offset: u64,
+        /// Where to.
+        to: Place,
+        /// How far into that place the bytes go.
+        to_offset: u64,
+        /// How many bytes.
+        len: u64,
+    },
+}
+
+/// An [`Op`] as bytes: one shape for all kinds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ByteCopy {
+    /// Where from, and how far into it; `None` for zero bytes.
+    pub from: Option<(Place, u64)>,
+    /// Where to, and how far into it.
+    pub to: (Place, u64),
+    /// How many bytes.
+    pub len: u64,
+}
+
+impl Op {
+    /// What it moves, byte by byte. `None` if it does not lie within its frames, or moves nothing:
+    /// a driver refuses it.
+    pub fn as_bytes(&self) -> Option<ByteCopy> {
+        let copy = match *self {
+            Self::Zero(frame) => {
+                ByteCopy { from: None, to: (Place::Frame(frame), 0), len: PAGE_SIZE }
+            }
+            Self::Copy { from, to } => {
+                ByteCopy { from: Some((from, 0)), to: (to, 0), len: PAGE_SIZE }
+            }
+            Self::CopyPart { from, from_offset, to, to_offset, len } => {
+                ByteCopy { from: Some((from, from_offset)), to: (to, to_offset), len }
+            }
+        };
+        let fits = |(place, offset): (Place, u64)| {
+            let end = offset.checked_add(copy.len);
+            matches!(place, Place::Host(_)) || end.is_some_and(|end| end <= PAGE_SIZE)
+        };
+        (copy.len > 0 && fits(copy.to) && copy.from.is_none_or(fits)).then_some(copy)
+    }
 }
 
 /// A batch that was submitted. What the number means is the device's own affair.
@@ -134,7 +184,8 @@ pub trait Device: Send + Sync {
     fn release(&self, node: NodeId, extents: &[Extent]);
 
     /// Starts a batch of operations and returns at once or when done, as the driver likes. The
-    /// operations of a batch are independent of one another and may run in any order. Called
+    /// operations of a batch are independent of one another (no byte that one writes is read or
+    /// written by another) and may run in any order. Called
     /// with entry locks held: must not call back into the core.
     ///
     /// # Errors

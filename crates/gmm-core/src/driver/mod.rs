@@ -14,7 +14,8 @@ mod error;
 mod mmu;
 
 pub use device::{
-    Capabilities, Device, Extent, Fence, NodeDescription, Op, PeerAddr, Place, RemoteHandle,
+    ByteCopy, Capabilities, Device, Extent, Fence, NodeDescription, Op, PeerAddr, Place,
+    RemoteHandle,
 };
 pub use error::{DriverError, Partial};
 pub use mmu::{Access, Clear, Enter, Examine, MappingKind, Mmu, Protection};

@@ -41,6 +41,7 @@ impl ArrayDevice {
                 frames: vec![FrameState::new(); n as usize],
                 host: options.host,
                 fabric: options.fabric,
+                plain: false,
             }));
             first..s.memories.len()
         });

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use gmm_core::driver::{DriverError, PeerAddr, RemoteHandle};
 use gmm_core::sync::{Mutex, RwLock};
-use gmm_core::{Frame, HostAddr, MAX_NODES, NodeId, PAGE_SHIFT, PageNr};
+use gmm_core::{Frame, HostAddr, MAX_NODES, NodeId, PAGE_SHIFT, PAGE_SIZE, PageNr};
 
-use super::frame::{FRAME_WORDS, Memory, Slot};
+use super::frame::{FRAME_WORDS, FrameState, Memory, Slot, byte_at};
 use super::inject::{Call, Injector, Trigger};
 use super::mappings::Table;
 use super::transfer::Pending;
@@ -124,6 +124,35 @@ impl Machine {
             if let Some(slot) = s.host_slot(addr) {
                 s.frame_mut(slot).words = words;
                 s.frame_mut(slot).contents = super::frame::Contents::Filled;
+            }
+        });
+    }
+
+    /// Ordinary memory of the process, of `nr_frames` frames' length, full of zero bytes; the
+    /// address by which devices copy from and to it.
+    pub fn plain_memory(&self, nr_frames: usize) -> HostAddr {
+        self.with(|s| {
+            let frame = FrameState { imported: true, ..FrameState::filled() };
+            let frames = vec![frame; nr_frames];
+            s.memories.push(Memory { frames, host: true, fabric: None, plain: true });
+            Slot { memory: s.memories.len() - 1, nr: 0 }.host_addr()
+        })
+    }
+
+    /// The byte of host memory at `addr`; `None` if it does not exist.
+    pub fn host_byte(&self, addr: HostAddr) -> Option<u8> {
+        self.with(|s| {
+            let slot = s.host_slot(addr)?;
+            byte_at(addr.0 & (PAGE_SIZE - 1)).map(|byte| s.frame(slot).byte(byte))
+        })
+    }
+
+    /// Writes the byte of host memory at `addr`, if it exists.
+    pub fn set_host_byte(&self, addr: HostAddr, value: u8) {
+        self.with(|s| {
+            let (slot, byte) = (s.host_slot(addr), byte_at(addr.0 & (PAGE_SIZE - 1)));
+            if let (Some(slot), Some(byte)) = (slot, byte) {
+                s.frame_mut(slot).set_byte(byte, value);
             }
         });
     }

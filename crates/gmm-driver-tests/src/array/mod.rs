@@ -6,7 +6,9 @@
 //! A [`Machine`] holds the memories of all devices. An [`ArrayDevice`] is one device of it (the
 //! host or an XPU), an [`ArrayContext`] one page table with the cores behind it. A frame is
 //! [`FRAME_WORDS`] words that stand for 2 MiB: the word at offset `o` of a page is word
-//! `o / 8 % FRAME_WORDS` of the frame that the page maps.
+//! `o / 8 % FRAME_WORDS` of the frame that the page maps. For copies of parts, which name bytes,
+//! the first half of the words are the first bytes of the page and the second half the last ones
+//! ([`byte_offset`]); the bytes between do not exist.
 //!
 //! # What it guarantees
 //!
@@ -34,7 +36,7 @@ mod transfer;
 pub use access::{AccessError, FaultServer};
 pub use context::ArrayContext;
 pub use device::ArrayDevice;
-pub use frame::FRAME_WORDS;
+pub use frame::{FRAME_BYTES, FRAME_WORDS, byte_offset};
 pub use inject::{Call, Failure, Trigger};
 pub use machine::{Machine, Violation};
 pub use options::{Completion, Defect, DeviceOptions};

@@ -41,6 +41,8 @@ pub enum Defect {
     PollNever,
     /// Copies leave out the last word of the frame.
     CopyMissesTail,
+    /// A copy of a part that does not end with a word writes a byte too many.
+    PartWritesBeyond,
     /// Copies to host memory copy from it instead.
     CopyBackwards,
     /// `wait` returns before the copy has been made; it is made at the next call.

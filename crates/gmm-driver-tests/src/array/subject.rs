@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use core::time::Duration;
 use gmm_core::driver::{Capabilities, Device, DriverError, Extent, Mmu};
-use gmm_core::{Batch, Frame, HostAddr, NodeId, PAGE_SIZE, Resolved, VirtAddr};
+use gmm_core::{Batch, Frame, HostAddr, NodeId, Resolved, VirtAddr};
 
 use super::{
     AccessError, ArrayContext, ArrayDevice, DeviceOptions, FRAME_WORDS, Failure, Machine, Trigger,
-    Violation,
+    Violation, byte_offset,
 };
 use crate::TestClock;
 use crate::kit::{Bench, HostMemory, Refused, Serve, Subject, TestContext};
@@ -101,9 +101,7 @@ impl Bench for ArrayBench {
     }
 
     fn offsets(&self) -> Vec<u64> {
-        let mut offsets: Vec<u64> = (0..FRAME_WORDS as u64 - 1).map(|word| word * 8).collect();
-        offsets.push(PAGE_SIZE - 8);
-        offsets
+        (0..FRAME_WORDS).map(|word| byte_offset(word * 8)).collect()
     }
 
     fn host(&self) -> Option<(Arc<dyn Device>, Box<dyn TestContext>)> {

@@ -1,22 +1,101 @@
 //! Zeroing and copying: batches that are checked when submitted and happen when the device's
 //! [`Completion`] says.
 
+use core::fmt;
+use core::ops::Range;
 use core::time::Duration;
 
-use gmm_core::driver::{Capabilities, DriverError, Fence, Op, Place};
+use gmm_core::driver::{ByteCopy, Capabilities, DriverError, Fence, Op, Place};
+use gmm_core::{HostAddr, PAGE_SIZE};
 
-use super::frame::{Contents, FRAME_WORDS, RUBBISH, Slot};
+use super::frame::{
+    Contents, FRAME_BYTES, FRAME_WORDS, Memory, RUBBISH, Slot, byte_at, byte_offset,
+};
 use super::inject::{Call, Failure};
 use super::machine::State;
 use super::options::{Completion, Defect, DeviceOptions};
 use crate::TestClock;
 
+/// Where bytes start: those of plain memory may run on into the frames after this one.
+#[derive(Clone, Copy, Debug)]
+struct End {
+    slot: Slot,
+    offset: u64,
+}
+
 /// One operation with its places looked up.
 #[derive(Clone, Copy, Debug)]
 struct Transfer {
     /// `None`: zeroes.
-    from: Option<Slot>,
-    to: Slot,
+    from: Option<End>,
+    to: End,
+    len: u64,
+}
+
+impl End {
+    /// The place `n` bytes further.
+    fn plus(self, n: u64) -> Self {
+        let offset = self.offset + n;
+        let nr = self.slot.nr + (offset / PAGE_SIZE) as usize;
+        Self { slot: Slot { nr, ..self.slot }, offset: offset % PAGE_SIZE }
+    }
+
+    /// The frames that `len` bytes from here on lie in, and which of their bytes (bit n for byte
+    /// n that exists).
+    fn frames(self, len: u64) -> impl Iterator<Item = (Slot, u64)> {
+        let last = (self.offset + len - 1) / PAGE_SIZE;
+        (0..=last).map(move |i| {
+            let start = self.offset.saturating_sub(i * PAGE_SIZE);
+            let end = (self.offset + len - i * PAGE_SIZE).min(PAGE_SIZE);
+            let within = |&byte: &usize| (start..end).contains(&byte_offset(byte));
+            let mask = (0..FRAME_BYTES).filter(within).fold(0, |mask, byte| mask | 1 << byte);
+            (Slot { nr: self.slot.nr + i as usize, ..self.slot }, mask)
+        })
+    }
+
+    /// Whether `len` bytes from here and `other_len` bytes from `other` have one in common.
+    fn overlaps(self, len: u64, other: Self, other_len: u64) -> bool {
+        let start = |end: Self| end.slot.nr as u64 * PAGE_SIZE + end.offset;
+        self.slot.memory == other.slot.memory
+            && start(self) < start(other) + other_len
+            && start(other) < start(self) + len
+    }
+}
+
+impl Transfer {
+    fn is_whole(&self) -> bool {
+        self.len == PAGE_SIZE && self.to.offset == 0 && self.from.is_none_or(|f| f.offset == 0)
+    }
+
+    fn targets(&self) -> impl Iterator<Item = (Slot, u64)> + use<> {
+        self.to.frames(self.len)
+    }
+
+    fn sources(&self) -> impl Iterator<Item = (Slot, u64)> + use<> {
+        let len = self.len;
+        self.from.into_iter().flat_map(move |from| from.frames(len))
+    }
+
+    /// Whether one of the two writes what the other reads or writes.
+    fn disturbs(&self, other: &Self) -> bool {
+        let reads = |t: &Self, to: End, len| t.from.is_some_and(|f| f.overlaps(t.len, to, len));
+        self.to.overlaps(self.len, other.to, other.len)
+            || reads(self, other.to, other.len)
+            || reads(other, self.to, self.len)
+    }
+}
+
+impl fmt::Display for Transfer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.from {
+            Some(from) => write!(f, "copy of {} to {}", from.slot, self.to.slot)?,
+            None => write!(f, "zero of {}", self.to.slot)?,
+        }
+        match self.is_whole() {
+            true => Ok(()),
+            false => write!(f, " ({} bytes to offset {})", self.len, self.to.offset),
+        }
+    }
 }
 
 /// A batch that nobody has waited for yet.
@@ -34,7 +113,7 @@ pub(super) struct Pending {
 /// Who submits: the device's memories and what it can do.
 pub(super) struct Submitter<'a> {
     pub(super) options: &'a DeviceOptions,
-    pub(super) memories: core::ops::Range<usize>,
+    pub(super) memories: Range<usize>,
 }
 
 impl State {
@@ -54,10 +133,8 @@ impl State {
             transfers.truncate(1);
         }
         for t in &transfers {
-            self.frame_mut(t.to).writers += 1;
-            if let Some(from) = t.from {
-                self.frame_mut(from).readers += 1;
-            }
+            t.targets().for_each(|(slot, _)| self.frame_mut(slot).writers += 1);
+            t.sources().for_each(|(slot, _)| self.frame_mut(slot).readers += 1);
         }
         let fence = self.next_fence;
         self.next_fence += 1;
@@ -87,15 +164,11 @@ impl State {
         let result = match failure {
             Some(Failure::Hang | Failure::Error(DriverError::Timeout)) => {
                 clock.advance(timeout);
-                for t in &pending.ops {
-                    let frame = self.frame_mut(t.to);
-                    frame.spoil();
-                    frame.contents = Contents::Lost;
-                }
+                pending.ops.iter().for_each(|t| self.spoil(t, true));
                 Err(DriverError::Timeout)
             }
             Some(Failure::Error(error)) => {
-                pending.ops.iter().for_each(|t| self.frame_mut(t.to).spoil());
+                pending.ops.iter().for_each(|t| self.spoil(t, false));
                 Err(error)
             }
             Some(Failure::Death) | None => {
@@ -141,25 +214,78 @@ impl State {
         }
     }
 
+    /// What an operation that failed leaves behind. A frame that was a page's before is one still;
+    /// another is not used again after a timeout.
+    fn spoil(&mut self, t: &Transfer, timeout: bool) {
+        for (slot, bytes) in t.targets() {
+            let frame = self.frame_mut(slot);
+            if t.is_whole() {
+                frame.spoil();
+            } else {
+                frame.spoil_part(bytes);
+            }
+            if timeout && matches!(frame.contents, Contents::Rubbish | Contents::Filled) {
+                frame.contents = Contents::Lost;
+            }
+            if self.memories[slot.memory].plain {
+                self.frame_mut(slot).contents = Contents::Filled;
+            }
+        }
+    }
+
     /// Copies words up to `until` of each frame.
     fn perform(&mut self, by: &Submitter<'_>, pending: &mut Pending, until: usize) {
         let start = pending.words_done;
         for t in &pending.ops {
-            for word in start..until {
-                let value = t.from.map_or(0, |from| self.slot_word(from, word));
-                let tail =
-                    word == FRAME_WORDS - 1 && by.options.defect == Some(Defect::CopyMissesTail);
-                let head = word == 0 && by.options.defect == Some(Defect::ZeroMissesHead);
-                if (tail && t.from.is_some()) || (head && t.from.is_none()) {
-                    continue;
-                }
-                self.frame_mut(t.to).words[word] = value;
+            if t.is_whole() {
+                self.perform_whole(by, t, start..until);
+            } else {
+                self.perform_part(by, t, start * 8..until * 8);
             }
             if until == FRAME_WORDS {
-                self.frame_mut(t.to).contents = Contents::Filled;
+                for (slot, bytes) in t.targets() {
+                    match t.is_whole() {
+                        true => self.frame_mut(slot).contents = Contents::Filled,
+                        false => self.frame_mut(slot).cover(bytes),
+                    }
+                }
             }
         }
         pending.words_done = until.max(start);
+    }
+
+    fn perform_whole(&mut self, by: &Submitter<'_>, t: &Transfer, words: Range<usize>) {
+        for word in words {
+            let value = t.from.map_or(0, |from| self.slot_word(from.slot, word));
+            let tail = word == FRAME_WORDS - 1 && by.options.defect == Some(Defect::CopyMissesTail);
+            let head = word == 0 && by.options.defect == Some(Defect::ZeroMissesHead);
+            if (tail && t.from.is_some()) || (head && t.from.is_none()) {
+                continue;
+            }
+            self.frame_mut(t.to.slot).words[word] = value;
+        }
+    }
+
+    fn perform_part(&mut self, by: &Submitter<'_>, t: &Transfer, bytes: Range<usize>) {
+        let Some(from) = t.from else { return };
+        let mut skipped = 0;
+        for (slot, mask) in t.targets() {
+            for byte in bytes.clone().filter(|byte| mask >> byte & 1 != 0) {
+                let behind = (slot.nr - t.to.slot.nr) as u64 * PAGE_SIZE + byte_offset(byte);
+                let value = self.end_byte(from.plus(behind - t.to.offset));
+                self.frame_mut(slot).set_byte(byte, value);
+                skipped = byte;
+            }
+        }
+        if by.options.defect == Some(Defect::PartWritesBeyond) && skipped % 8 != 7 {
+            self.frame_mut(t.to.slot).set_byte(skipped + 1, 0);
+        }
+    }
+
+    /// The byte at an end; zero if it does not exist.
+    fn end_byte(&self, end: End) -> u8 {
+        byte_at(end.offset)
+            .map_or(0, |byte| self.slot_word(end.slot, byte / 8).to_le_bytes()[byte % 8])
     }
 
     /// What a DMA engine reads in the slot of a frame.
@@ -174,32 +300,55 @@ impl State {
             return;
         }
         for t in &pending.ops {
-            self.frame_mut(t.to).writers -= 1;
-            if let Some(from) = t.from {
-                self.frame_mut(from).readers -= 1;
-            }
+            t.targets().for_each(|(slot, _)| self.frame_mut(slot).writers -= 1);
+            t.sources().for_each(|(slot, _)| self.frame_mut(slot).readers -= 1);
         }
     }
 
     fn look_up(&mut self, by: &Submitter<'_>, op: Op) -> Result<Transfer, DriverError> {
-        let (from, to) = match op {
-            Op::Zero(frame) => (None, Place::Frame(frame)),
-            Op::Copy { from, to } => (Some(from), to),
+        let Some(ByteCopy { from, to, len }) = op.as_bytes() else {
+            return Err(self.refuse("operations lie within their frames", format!("{op:?}")));
         };
-        if !matches!(to, Place::Frame(_)) && !matches!(from, Some(Place::Frame(_))) {
+        let is_frame = |(place, _)| matches!(place, Place::Frame(_));
+        if !is_frame(to) && !from.is_some_and(is_frame) {
             return Err(self.refuse("one place is a frame of the device", format!("{op:?}")));
         }
-        let from = from.map(|place| self.look_up_place(by, place)).transpose()?;
-        let to = self.look_up_place(by, to)?;
+        let from = from.map(|from| self.look_up_end(by, from, len)).transpose()?;
+        let to = self.look_up_end(by, to, len)?;
         match from {
             Some(from)
                 if by.options.defect == Some(Defect::CopyBackwards)
-                    && self.memories[to.memory].host =>
+                    && self.memories[to.slot.memory].host =>
             {
-                Ok(Transfer { from: Some(to), to: from })
+                Ok(Transfer { from: Some(to), to: from, len })
             }
-            _ => Ok(Transfer { from, to }),
+            _ => Ok(Transfer { from, to, len }),
         }
+    }
+
+    fn look_up_end(
+        &mut self,
+        by: &Submitter<'_>,
+        (place, offset): (Place, u64),
+        len: u64,
+    ) -> Result<End, DriverError> {
+        let place = match place {
+            // Parts are counted from the address, frames from where they start.
+            Place::Host(HostAddr(addr)) => {
+                let (start, within) = (addr & !(PAGE_SIZE - 1), addr & (PAGE_SIZE - 1));
+                (Place::Host(HostAddr(start)), within + offset)
+            }
+            place => (place, offset),
+        };
+        let slot = self.look_up_place(by, place.0)?;
+        let end = End { slot, offset: 0 }.plus(place.1);
+        let Memory { frames, plain, .. } = &self.memories[slot.memory];
+        let last = end.plus(len - 1).slot.nr;
+        if last >= frames.len() || (!plain && last != slot.nr) {
+            let detail = format!("{len} bytes at offset {offset} of {slot}");
+            return Err(self.refuse("operations lie within their frames", detail));
+        }
+        Ok(end)
     }
 
     fn look_up_place(&mut self, by: &Submitter<'_>, place: Place) -> Result<Slot, DriverError> {
@@ -216,40 +365,40 @@ impl State {
     }
 
     fn check_transfer(&mut self, t: Transfer, batch: &[Transfer]) -> Result<(), DriverError> {
-        let said = || match t.from {
-            Some(from) => format!("copy of {from} to {}", t.to),
-            None => format!("zero of {}", t.to),
-        };
-        let to = self.frame(t.to);
-        let to_ok = to.imported && to.contents != Contents::Lost;
-        if !to_ok {
-            return Err(self.refuse("operations use frames that the core holds", said()));
+        let overlaps_itself = t.from.is_some_and(|from| from.overlaps(t.len, t.to, t.len));
+        if overlaps_itself || batch.iter().any(|b| b.disturbs(&t)) {
+            return Err(self.refuse("operations of a batch are independent", t.to_string()));
         }
-        if to.in_flight() {
-            return Err(self.refuse("a frame in flight is left alone", said()));
+        for (slot, _) in t.targets().filter(|(slot, _)| !self.memories[slot.memory].plain) {
+            let to = self.frame(slot);
+            if !to.imported || to.contents == Contents::Lost {
+                return Err(self.refuse("operations use frames that the core holds", t.to_string()));
+            }
+            if to.in_flight() {
+                return Err(self.refuse("a frame in flight is left alone", t.to_string()));
+            }
+            if self.is_mapped(slot, false) {
+                return Err(self.refuse("nobody maps a frame that is overwritten", t.to_string()));
+            }
         }
-        if self.is_mapped(t.to, false) {
-            return Err(self.refuse("nobody maps a frame that is overwritten", said()));
-        }
-        if batch.iter().any(|b| b.to == t.to || b.from == Some(t.to) || Some(b.to) == t.from) {
-            return Err(self.refuse("operations of a batch are independent", said()));
-        }
-        let Some(from) = t.from else { return Ok(()) };
-        let source = self.frame(from);
-        if !source.imported || source.contents == Contents::Lost {
-            return Err(self.refuse("operations use frames that the core holds", said()));
-        }
-        if source.contents == Contents::Rubbish {
-            return Err(self.refuse("rubbish is never copied", said()));
-        }
-        if source.moved_away {
-            return Err(self.refuse("a frame that moved into the window is not copied", said()));
-        }
-        if source.writers > 0 {
-            return Err(self.refuse("a frame in flight is left alone", said()));
-        }
-        if self.is_mapped(from, true) {
-            return Err(self.refuse("nobody can write a frame that is copied", said()));
+        for (slot, bytes) in t.sources().filter(|(slot, _)| !self.memories[slot.memory].plain) {
+            let source = self.frame(slot);
+            if !source.imported || source.contents == Contents::Lost {
+                return Err(self.refuse("operations use frames that the core holds", t.to_string()));
+            }
+            if source.is_rubbish(bytes) {
+                return Err(self.refuse("rubbish is never copied", t.to_string()));
+            }
+            if source.moved_away {
+                let rule = "a frame that moved into the window is not copied";
+                return Err(self.refuse(rule, t.to_string()));
+            }
+            if source.writers > 0 {
+                return Err(self.refuse("a frame in flight is left alone", t.to_string()));
+            }
+            if self.is_mapped(slot, true) {
+                return Err(self.refuse("nobody can write a frame that is copied", t.to_string()));
+            }
         }
         Ok(())
     }

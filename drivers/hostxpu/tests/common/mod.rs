@@ -81,20 +81,19 @@ impl Device for Host {
     }
     fn release(&self, _: NodeId, _: &[Extent]) {}
     fn submit(&self, ops: &[Op]) -> Result<Fence, DriverError> {
-        let place = |place| match place {
-            Place::Frame(frame) => self.at(frame),
-            Place::Host(addr) => addr.0,
-            Place::Peer(addr) => addr.0,
+        let at = |(place, offset)| match place {
+            Place::Frame(frame) => self.at(frame) + offset,
+            Place::Host(addr) => addr.0 + offset,
+            Place::Peer(addr) => addr.0 + offset,
         };
-        let len = PAGE_SIZE as usize;
         for op in ops {
+            let copy = op.as_bytes().expect("bytes of frames");
+            let (to, len) = (at(copy.to) as *mut u8, copy.len as usize);
             // SAFETY: the core names frames that no one else uses.
             unsafe {
-                match *op {
-                    Op::Zero(frame) => (self.at(frame) as *mut u8).write_bytes(0, len),
-                    Op::Copy { from, to } => {
-                        (place(from) as *const u8).copy_to(place(to) as *mut u8, len)
-                    }
+                match copy.from {
+                    None => to.write_bytes(0, len),
+                    Some(from) => (at(from) as *const u8).copy_to(to, len),
                 }
             }
         }

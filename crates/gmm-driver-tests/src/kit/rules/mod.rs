@@ -6,6 +6,7 @@ mod fault;
 mod finality;
 mod map;
 mod memory;
+mod part;
 mod reservation;
 
 use super::env::{Check, Env};
@@ -23,6 +24,7 @@ pub(super) fn all() -> impl Iterator<Item = Rule> {
     let groups = [
         memory::RULES,
         copy::RULES,
+        part::RULES,
         reservation::RULES,
         map::RULES,
         finality::RULES,

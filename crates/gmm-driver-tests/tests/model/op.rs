@@ -1,0 +1,136 @@
+//! The random operations.
+
+use gmm_core::PAGE_SIZE;
+use gmm_driver_tests::array::FRAME_WORDS;
+use proptest::prelude::*;
+
+use super::policy::Choice;
+
+/// One operation. Indices are taken modulo what there is.
+#[derive(Clone, Debug)]
+pub(crate) enum Op {
+    Load {
+        who: usize,
+        page: usize,
+        word: u64,
+    },
+    Store {
+        who: usize,
+        page: usize,
+        word: u64,
+        value: u64,
+    },
+    Add {
+        who: usize,
+        page: usize,
+        word: u64,
+    },
+    Mmap {
+        nr_pages: u64,
+        read_only: bool,
+    },
+    Munmap {
+        page: usize,
+        nr_pages: u64,
+    },
+    Protect {
+        page: usize,
+        nr_pages: u64,
+        read_only: bool,
+    },
+    Prefetch {
+        page: usize,
+        nr_pages: u64,
+        node: usize,
+    },
+    Discard {
+        page: usize,
+        offset: u64,
+        len: u64,
+    },
+    DiscardBehindTheCore {
+        page: usize,
+    },
+    Attach {
+        xpu: usize,
+        node: usize,
+    },
+    Detach {
+        who: usize,
+    },
+    Kill {
+        who: usize,
+        detach: bool,
+    },
+    /// A launch that begins and, if nothing keeps it, ends.
+    Launch {
+        who: usize,
+        page: usize,
+        nr_pages: u64,
+        write: Option<u64>,
+    },
+    /// One that begins.
+    Hold {
+        who: usize,
+        page: usize,
+        nr_pages: u64,
+        write: bool,
+    },
+    /// One of those that began ends.
+    Unhold,
+    Evict {
+        node: usize,
+        nr_pages: u32,
+    },
+    SetPolicy {
+        node: usize,
+        choice: Choice,
+    },
+    Withdraw {
+        node: usize,
+        nr_frames: u32,
+    },
+    Wild {
+        who: usize,
+    },
+}
+
+pub(crate) fn op() -> impl Strategy<Value = Op> {
+    let (who, page, words) = (0..12usize, 0..16usize, 0..FRAME_WORDS as u64);
+    let at = (who.clone(), page.clone(), words);
+    let run = 1..4u64;
+    let node = 0..5usize;
+    let value = 1..u64::MAX >> 1;
+    let offset = prop_oneof![Just(0), Just(8), Just(PAGE_SIZE - 8)];
+    let length = prop_oneof![Just(2), Just(PAGE_SIZE), Just(2 * PAGE_SIZE + 16)];
+    let place = prop_oneof![Just((0, 0)), Just((1, 0)), Just((1, 1)), Just((2, 0)), Just((3, 0))];
+    prop_oneof![
+        30 => at.clone().prop_map(|(who, page, word)| Op::Load { who, page, word }),
+        30 => (at.clone(), value.clone())
+            .prop_map(|((who, page, word), value)| Op::Store { who, page, word, value }),
+        10 => at.prop_map(|(who, page, word)| Op::Add { who, page, word }),
+        4 => (run.clone(), any::<bool>())
+            .prop_map(|(nr_pages, read_only)| Op::Mmap { nr_pages, read_only }),
+        3 => (page.clone(), run.clone()).prop_map(|(page, nr_pages)| Op::Munmap { page, nr_pages }),
+        4 => (page.clone(), run.clone(), any::<bool>())
+            .prop_map(|(page, nr_pages, read_only)| Op::Protect { page, nr_pages, read_only }),
+        5 => (page.clone(), run.clone(), node.clone())
+            .prop_map(|(page, nr_pages, node)| Op::Prefetch { page, nr_pages, node }),
+        3 => (page.clone(), offset, length)
+            .prop_map(|(page, offset, len)| Op::Discard { page, offset, len }),
+        2 => page.clone().prop_map(|page| Op::DiscardBehindTheCore { page }),
+        1 => place.prop_map(|(xpu, node)| Op::Attach { xpu, node }),
+        1 => who.clone().prop_map(|who| Op::Detach { who }),
+        1 => (who.clone(), any::<bool>()).prop_map(|(who, detach)| Op::Kill { who, detach }),
+        6 => (who.clone(), page.clone(), 1..8u64, prop::option::of(value))
+            .prop_map(|(who, page, nr_pages, write)| Op::Launch { who, page, nr_pages, write }),
+        2 => (who.clone(), page, run, any::<bool>())
+            .prop_map(|(who, page, nr_pages, write)| Op::Hold { who, page, nr_pages, write }),
+        2 => Just(Op::Unhold),
+        1 => (node.clone(), 1..4u32)
+            .prop_map(|(node, nr_frames)| Op::Withdraw { node, nr_frames }),
+        1 => (node.clone(), 1..9u32).prop_map(|(node, nr_pages)| Op::Evict { node, nr_pages }),
+        1 => (node, Choice::any()).prop_map(|(node, choice)| Op::SetPolicy { node, choice }),
+        1 => who.prop_map(|who| Op::Wild { who }),
+    ]
+}

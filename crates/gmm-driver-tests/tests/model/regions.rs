@@ -1,0 +1,100 @@
+//! Regions, hints on them, and discards.
+
+use gmm_core::driver::Protection;
+use gmm_core::{Error, NodeId, PAGE_SIZE, PageRange, VirtAddr};
+use gmm_driver_tests::array::FRAME_WORDS;
+
+use super::machine::MAX_PAGES;
+use super::{Done, Model, Page};
+
+impl Model {
+    pub(super) fn mmap(&mut self, nr_pages: u64, protection: Protection) -> Done {
+        if self.pages.len() + nr_pages as usize > MAX_PAGES {
+            return Ok(());
+        }
+        let range = self.world.space.mmap(nr_pages * PAGE_SIZE - 5, protection, "model");
+        let range = range.map_err(|e| format!("mmap: {e}"))?;
+        if range.nr_pages != nr_pages {
+            return Err(format!("mmap of {nr_pages} pages gave {range}"));
+        }
+        for page in range.pages() {
+            let fresh = Page { words: [0; FRAME_WORDS], protection };
+            if self.pages.insert(page, fresh).is_some() {
+                return Err(format!("mmap gave {page:?}, which is in use"));
+            }
+            self.failed.remove(&page);
+        }
+        Ok(())
+    }
+
+    pub(super) fn munmap(&mut self, page: usize, nr_pages: u64) -> Done {
+        let Some(range) = self.run(page, nr_pages) else { return Ok(()) };
+        let held = range.pages().find(|&p| self.is_held(p));
+        let result = self.world.space.munmap(range.start.start(), range.len_bytes() - 100);
+        match (result, held) {
+            (Ok(()), None) => {
+                self.pages.retain(|&p, _| !range.contains(p));
+                let again = self.world.space.munmap(range.start.start(), range.len_bytes());
+                match again {
+                    Err(Error::NotMapped { .. }) => Ok(()),
+                    other => Err(format!("munmap twice: {other:?}")),
+                }
+            }
+            (Err(Error::PageHeld { .. }), Some(_)) => Ok(()),
+            (result, held) => Err(format!("munmap of {range} with {held:?} held: {result:?}")),
+        }
+    }
+
+    pub(super) fn protect(&mut self, page: usize, nr_pages: u64, protection: Protection) -> Done {
+        let Some(range) = self.run(page, nr_pages) else { return Ok(()) };
+        let result = self.world.space.protect(range.start.start(), range.len_bytes(), protection);
+        result.map_err(|e| format!("protect of {range}: {e}"))?;
+        for page in range.pages() {
+            self.pages.entry(page).and_modify(|p| p.protection = protection);
+        }
+        Ok(())
+    }
+
+    pub(super) fn prefetch(&mut self, page: usize, nr_pages: u64, node: usize) -> Done {
+        let Some(range) = self.run(page, nr_pages) else { return Ok(()) };
+        let node = NodeId(node as u8);
+        match self.world.space.prefetch(range.start.start(), range.len_bytes(), node) {
+            Ok(()) => Ok(()),
+            Err(error) if self.excused(error) => Ok(()),
+            Err(error) => Err(format!("prefetch of {range} to {node:?}: {error}")),
+        }
+    }
+
+    pub(super) fn discard(&mut self, page: usize, offset: u64, len: u64) -> Done {
+        let Some(start) = self.page(page) else { return Ok(()) };
+        let addr = VirtAddr(start.start().0 + offset);
+        let all = PageRange::covering(addr, len).map_err(|e| e.to_string())?;
+        let whole = PageRange::within(addr, len).map_err(|e| e.to_string())?;
+        let result = self.world.space.discard(addr, len);
+        if all.pages().any(|p| !self.pages.contains_key(&p)) {
+            return match result {
+                Err(Error::NotMapped { .. }) => Ok(()),
+                other => Err(format!("discard beyond a region: {other:?}")),
+            };
+        }
+        let held = whole.pages().find(|&p| self.is_held(p));
+        match (result, held) {
+            (Ok(()), None) | (Err(Error::PageHeld { .. }), Some(_)) => {}
+            (result, _) => return Err(format!("discard of {whole}, {held:?} held: {result:?}")),
+        }
+        for page in whole.pages().take_while(|&p| Some(p) != held) {
+            self.pages.entry(page).and_modify(|p| p.words.fill(0));
+        }
+        Ok(())
+    }
+
+    pub(super) fn discard_behind_the_core(&mut self, page: usize) {
+        let Some(page) = self.page(page) else { return };
+        let context = &self.world.cpu().context;
+        // Where the CPU maps a page for itself alone, as it always does without read-only maps.
+        if context.maps(page) && !self.maps_read_only(0) {
+            context.discard_behind_the_core(page);
+            self.pages.entry(page).and_modify(|p| p.words.fill(0));
+        }
+    }
+}
