@@ -1,11 +1,9 @@
 //! Hints: bring pages to a node before they are used, drop pages that are not needed any more.
 
-use crate::driver::{Access, DriverError};
-use crate::fault::{Cause, Want};
 use crate::remap::RemapCause;
 use crate::space::Space;
 use crate::stats::Event;
-use crate::{Error, NodeId, PageNr, PageRange, Processor, ProcessorSet, Result, VirtAddr};
+use crate::{NodeId, PageNr, PageRange, Result, VirtAddr};
 
 impl Space {
     /// `DONTNEED`: drops the contents of the pages that lie wholly in `addr .. addr + len_bytes`,

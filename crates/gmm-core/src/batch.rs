@@ -41,6 +41,16 @@ impl<T, const N: usize> Batch<T, N> {
         self.len += 1;
     }
 
+    /// Appends a value, if there is one.
+    ///
+    /// # Panics
+    /// As [`Batch::push`].
+    pub fn extend(&mut self, value: Option<T>) {
+        if let Some(value) = value {
+            self.push(value);
+        }
+    }
+
     /// Takes the last value out.
     pub fn pop(&mut self) -> Option<T> {
         self.len = self.len.checked_sub(1)?;

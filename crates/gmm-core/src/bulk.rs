@@ -19,7 +19,9 @@ use std::sync::Arc;
 
 use crate::batch::Records;
 use crate::coherence::{mmu_error, transfer_error};
-use crate::driver::{Clear, DriverError, Enter, Fence, MappingKind, Op, Partial, Place, Protection};
+use crate::driver::{
+    Clear, DriverError, Enter, Fence, MappingKind, Op, Partial, Place, Protection,
+};
 use crate::entry::EntryGuard;
 use crate::fault::Cause;
 use crate::node::{Node, TransitFrame};
@@ -166,7 +168,13 @@ impl<'a> Locked<'a> {
 }
 
 impl<'a> Copy<'a> {
-    pub(crate) fn new(from: Option<Bytes>, from_offset: u64, to: To, to_offset: u64, len: u64) -> Self {
+    pub(crate) fn new(
+        from: Option<Bytes>,
+        from_offset: u64,
+        to: To,
+        to_offset: u64,
+        len: u64,
+    ) -> Self {
         Self { from, from_offset, to, to_offset, len, bounce: None, fence: None }
     }
 }
@@ -181,7 +189,7 @@ impl<'a> Flight<'a> {
 impl Space {
     /// Removes what is in the way of the copies. A page of which something stays has failed.
     pub(crate) fn quiesce(&self, pages: &mut Pages<'_>) {
-        for p in self.each(pages, |l| l.protect) {
+        for p in self.those(all(pages, |l| l.protect)) {
             let as_reader = |l: &Locked<'_>| {
                 let frame = l.m.frame_seen_from(p.node).filter(|_| l.protect.contains(p.id));
                 frame.map(|frame| (frame, Protection::ReadOnly))
@@ -193,7 +201,7 @@ impl Space {
                 }
             });
         }
-        for p in self.each(pages, |l| l.clear) {
+        for p in self.those(all(pages, |l| l.clear)) {
             self.clear_batch(&p, pages);
         }
         for l in pages.iter_mut().filter(|l| l.gone && l.m.mapped().is_empty()) {
@@ -201,14 +209,8 @@ impl Space {
         }
     }
 
-    /// The processors of the sets that `which` gives, together.
-    fn each(
-        &self,
-        pages: &Pages<'_>,
-        which: impl Fn(&Locked<'_>) -> ProcessorSet,
-    ) -> impl Iterator<Item = Arc<Processor>> {
-        let all = pages.iter().fold(ProcessorSet::EMPTY, |all, l| all.union(which(l)));
-        let ids: Batch<_, { crate::MAX_PROCESSORS }> = all.iter().collect();
+    fn those(&self, set: ProcessorSet) -> impl Iterator<Item = Arc<Processor>> {
+        let ids: Batch<_, { crate::MAX_PROCESSORS }> = set.iter().collect();
         ids.into_iter().filter_map(|id| self.processor(id))
     }
 
@@ -320,7 +322,7 @@ impl Space {
             // Nobody is there to map it.
             self.record(l, aim.cause);
         }
-        for p in self.each(&flight.pages, |l| l.restore) {
+        for p in self.those(all(&flight.pages, |l| l.restore)) {
             let as_before = |l: &Locked<'_>| {
                 let frame = l.m.frame_seen_from(p.node).filter(|_| l.restore.contains(p.id))?;
                 let writable = l.restore_writable.contains(p.id) && l.m.nr_copies() == 1;
@@ -335,7 +337,8 @@ impl Space {
     fn count_copies(&self, flight: &Flight<'_>) {
         let of_memcpy = |_: &&Copy<'_>| flight.aim.cause == Cause::Copy;
         for copy in flight.copies.iter().filter(of_memcpy) {
-            if let (Some(Bytes::Frame(from)), To::Page(nr), PAGE_SIZE) = (copy.from, copy.to, copy.len)
+            if let (Some(Bytes::Frame(from)), To::Page(nr), PAGE_SIZE) =
+                (copy.from, copy.to, copy.len)
                 && flight.pages[nr].failed.is_none()
             {
                 self.stats.count_copy(from.node, flight.aim.node.id, Cause::Copy);
@@ -383,7 +386,8 @@ impl Space {
         flight.fences = Batch::new();
         flight.copies.iter_mut().for_each(|copy| copy.fence = None);
         for node in self.nodes() {
-            let mut ops = Records::<Op, BATCH>::new(Op::Zero(Frame { node: node.id, nr: FrameNr(0) }));
+            let mut ops =
+                Records::<Op, BATCH>::new(Op::Zero(Frame { node: node.id, nr: FrameNr(0) }));
             let nr_copies = flight.copies.len();
             for i in 0..nr_copies {
                 let op = self.op(&flight.pages, &flight.copies[i], leg);
@@ -447,9 +451,12 @@ impl Space {
             (Leg::First, None, Some(from), to) => {
                 self.leg((from, copy.from_offset), (to, to_offset), len, is_whole && is_new)
             }
-            (Leg::Second, Some(bounce), _, to) => {
-                self.leg((Bytes::Frame(bounce), to_offset), (to, to_offset), len, is_whole && is_new)
-            }
+            (Leg::Second, Some(bounce), _, to) => self.leg(
+                (Bytes::Frame(bounce), to_offset),
+                (to, to_offset),
+                len,
+                is_whole && is_new,
+            ),
             (Leg::First, None, None, Bytes::Plain(_)) | (Leg::Second, None, ..) => None,
         }
     }
@@ -481,6 +488,11 @@ impl Space {
             (Bytes::Plain(_), Bytes::Plain(_)) => None,
         }
     }
+}
+
+/// Whoever is in one of the sets that `which` gives.
+fn all(pages: &Pages<'_>, which: impl Fn(&Locked<'_>) -> ProcessorSet) -> ProcessorSet {
+    pages.iter().fold(ProcessorSet::EMPTY, |all, l| all.union(which(l)))
 }
 
 /// How many elements of a batch were done, and why not the others.

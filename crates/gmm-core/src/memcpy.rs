@@ -22,11 +22,11 @@ use crate::fault::{Cause, MAX_TRIES, Want};
 use crate::node::TransitFrame;
 use crate::remap::RemapCause;
 use crate::space::Space;
-use crate::sync::{Deadline, RwLock};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Deadline, RwLock};
 use crate::{
-    Batch, Error, Frame, FrameNr, HostAddr, NodeId, PAGE_SIZE, PageNr, PageRange, Processor, ProcessorSet,
-    Result, VirtAddr,
+    Batch, Error, Frame, FrameNr, HostAddr, NodeId, PAGE_SIZE, PageNr, PageRange, Processor,
+    ProcessorSet, Result, VirtAddr,
 };
 
 /// A copy that is under way: made by [`Space::begin_memcpy`].
@@ -213,11 +213,7 @@ impl Memcpy {
         let page = start.page().plus(nr);
         let from = page.start().0.max(start.0) - start.0;
         let to = (page.start().0 + PAGE_SIZE - start.0).min(self.len);
-        Piece {
-            dst: VirtAddr(self.dst.0 + from),
-            src: VirtAddr(self.src.0 + from),
-            len: to - from,
-        }
+        Piece { dst: VirtAddr(self.dst.0 + from), src: VirtAddr(self.src.0 + from), len: to - from }
     }
 }
 
@@ -236,13 +232,7 @@ impl Space {
     /// [`Config::hold_wait`](crate::Config::hold_wait), [`Error::PagePinned`] or
     /// [`Error::PageKept`] if a page of the destination can't leave another node. Then every byte of
     /// the destination means nothing, and no other byte has changed.
-    pub fn memcpy(
-        &self,
-        dst: VirtAddr,
-        src: VirtAddr,
-        len_bytes: u64,
-        node: NodeId,
-    ) -> Result<()> {
+    pub fn memcpy(&self, dst: VirtAddr, src: VirtAddr, len_bytes: u64, node: NodeId) -> Result<()> {
         let job = self.begin_memcpy(dst, src, len_bytes, node)?;
         self.copy_on(&job);
         job.outcome()
@@ -422,7 +412,12 @@ impl Space {
         Ok(())
     }
 
-    fn check_destination(&self, l: &Locked<'_>, job: &Memcpy, piece: Piece) -> Result<(), Hindrance> {
+    fn check_destination(
+        &self,
+        l: &Locked<'_>,
+        job: &Memcpy,
+        piece: Piece,
+    ) -> Result<(), Hindrance> {
         let (m, page, addr) = (&l.m, l.page, piece.dst);
         if !m.is_open() {
             return Err(Error::NotMapped { addr }.into());

@@ -17,8 +17,8 @@ use crate::space::Space;
 use crate::sync::RwLock;
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use crate::{
-    Arrival, Batch, Error, NodeId, PAGE_SIZE, PageNr, PageRange, Processor, ProcessorSet, Result,
-    VirtAddr,
+    Arrival, Batch, Error, NodeId, OutOfMemory, PAGE_SIZE, PageNr, PageRange, Processor,
+    ProcessorSet, Result, VirtAddr,
 };
 
 /// What a prefetch has come to, in pages.
@@ -39,11 +39,11 @@ pub struct Prefetched {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Stopped {
-    /// The node is full of pages that are pinned, were just used, or were brought by this prefetch.
-    NoRoom,
+    /// The node is full, of pages that can't go, were just used, or were brought by this prefetch.
+    NoRoom(OutOfMemory),
     /// It was cancelled, or the range was unmapped meanwhile.
     Cancelled,
-    /// A page could not be brought; what was under way beside it has been.
+    /// A page could not be brought; others have been.
     Failed(Error),
 }
 
@@ -70,7 +70,7 @@ enum Room<'a> {
     Frame(TransitFrame<'a>),
     /// There may be one soon.
     Busy,
-    Full,
+    Full(OutOfMemory),
 }
 
 impl Prefetch {
@@ -88,7 +88,8 @@ impl Prefetch {
         if let Some(Stopped::Failed(error)) = stopped {
             return Err(error);
         }
-        let (brought, resident) = (self.brought.load(Ordering::SeqCst), self.resident.load(Ordering::SeqCst));
+        let (brought, resident) =
+            (self.brought.load(Ordering::SeqCst), self.resident.load(Ordering::SeqCst));
         let left = self.range.nr_pages - brought - resident;
         Ok(Prefetched { brought, resident, left, stopped: stopped.filter(|_| left > 0) })
     }
@@ -96,13 +97,13 @@ impl Prefetch {
     fn fail(&self, error: Error) {
         match error {
             Error::NotMapped { .. } => self.cancel(),
-            Error::OutOfMemory(_) => self.stop(Stopped::NoRoom),
+            Error::OutOfMemory(full) => self.stop(Stopped::NoRoom(full)),
             error => self.stop(Stopped::Failed(error)),
         }
     }
 
     fn stop(&self, why: Stopped) {
-        self.stopped.with_mut(|stopped| stopped.get_or_insert(why));
+        self.stopped.with_mut(|stopped| _ = stopped.get_or_insert(why));
         self.is_stopped.store(true, Ordering::SeqCst);
     }
 
@@ -167,7 +168,11 @@ impl Space {
     ///
     /// # Errors
     /// [`Error::NotMapped`], [`Error::AddressOverflow`].
-    pub(crate) fn mappers_to_be(&self, range: PageRange, node: NodeId) -> Result<Vec<Arc<Processor>>> {
+    pub(crate) fn mappers_to_be(
+        &self,
+        range: PageRange,
+        node: NodeId,
+    ) -> Result<Vec<Arc<Processor>>> {
         let refused_by = {
             let regions = self.regions.lock();
             let covering = regions.covering(range)?;
@@ -290,7 +295,8 @@ impl Space {
         l.here = l.m.copy_on(job.node);
         if l.here.is_none() {
             let Some(frame) = frames.pop() else { return false };
-            let needs_bounce = l.m.source().is_some_and(|from| self.needs_bounce(from, frame.frame()));
+            let needs_bounce =
+                l.m.source().is_some_and(|from| self.needs_bounce(from, frame.frame()));
             if needs_bounce {
                 return false;
             }
@@ -338,16 +344,18 @@ impl Space {
     /// A frame for one more page, if that pushes nothing out that should stay.
     fn room<'a>(&'a self, job: &Prefetch, node: &'a Node) -> Room<'a> {
         if job.allowance.load(Ordering::SeqCst) <= 0 {
-            return Room::Full;
+            return Room::Full(node.out_of_memory(false));
         }
         let room = match self.free_or_imported(node) {
             (Some(frame), _) => Room::Frame(frame),
             (None, Import::Underway) => Room::Busy,
-            (None, Import::Came | Import::Nothing) => match self.reclaim(node, BATCH as u32, job.range) {
-                Round::Got { frame, .. } => Room::Frame(frame),
-                Round::Busy => Room::Busy,
-                Round::Nothing { .. } => Room::Full,
-            },
+            (None, Import::Came | Import::Nothing) => {
+                match self.reclaim_sparing(node, Some(job.range)) {
+                    Round::Got { frame, .. } => Room::Frame(frame),
+                    Round::Busy => Room::Busy,
+                    Round::Nothing { host_full } => Room::Full(node.out_of_memory(host_full)),
+                }
+            }
         };
         if matches!(room, Room::Frame(_)) {
             job.allowance.fetch_sub(1, Ordering::SeqCst);
@@ -364,8 +372,8 @@ impl Space {
         let node = self.known_node(job.node);
         let Some(entry) = self.table.get(page) else { return job.cancel() };
         let was_here = entry.lock().copy_on(job.node).is_some();
-        if !was_here && matches!(self.room(job, node), Room::Full) {
-            return job.stop(Stopped::NoRoom);
+        if !was_here && let Room::Full(full) = self.room(job, node) {
+            return job.stop(Stopped::NoRoom(full));
         }
         let (processor, access, cause) = (None, Access::Read, Cause::Prefetch);
         let nobody = Want { page, addr, node, processor, access, cause };

@@ -17,8 +17,8 @@ use crate::stats::{Event, MoveCause};
 use crate::sync::Deadline;
 use crate::transfer::{direct, give_up};
 use crate::{
-    Arrival, Batch, Departure, Frame, FrameNr, NodeId, OutOfMemory, PageNr, Policy, Processor,
-    ProcessorSet,
+    Arrival, Batch, Departure, Frame, FrameNr, NodeId, OutOfMemory, PageNr, PageRange, Policy,
+    Processor, ProcessorSet,
 };
 
 /// The most pages evicted at a time: what a thread's stack holds, and drivers are promised.
@@ -59,7 +59,7 @@ impl Victim<'_> {
 type Victims<'a> = Batch<Victim<'a>, MAX_VICTIMS>;
 
 /// What a round of reclaim came to.
-enum Round<'a> {
+pub(crate) enum Round<'a> {
     /// A frame for the caller; those of the other pages that left went to the free list.
     Got { frame: TransitFrame<'a>, nr_pages: u32 },
     /// Pages could go, but not just now: others are at work on them.
@@ -232,7 +232,10 @@ impl Space {
     }
 
     /// A frame that is free, or that the device has. Without one, says whether more may come.
-    fn free_or_imported<'a>(&self, node: &'a Node) -> (Option<TransitFrame<'a>>, Import) {
+    pub(crate) fn free_or_imported<'a>(
+        &self,
+        node: &'a Node,
+    ) -> (Option<TransitFrame<'a>>, Import) {
         loop {
             if let Some(frame) = node.pop_free() {
                 return (Some(frame), Import::Came);
@@ -247,7 +250,16 @@ impl Space {
 
     /// One round of eviction.
     fn reclaim<'a>(&'a self, node: &'a Node) -> Round<'a> {
-        let mut outlook = Outlook::default();
+        self.reclaim_sparing(node, None)
+    }
+
+    /// One round of eviction, of pages that are not in a range.
+    pub(crate) fn reclaim_sparing<'a>(
+        &'a self,
+        node: &'a Node,
+        spared: Option<PageRange>,
+    ) -> Round<'a> {
+        let mut outlook = Outlook { spared, ..Outlook::default() };
         let mut victims = self.choose(node, &mut outlook);
         self.clear_victims(node, &mut victims);
         self.save_victims(node, &mut victims);
@@ -282,6 +294,9 @@ impl Space {
         for &(nr, page) in node.victims::<MAX_CANDIDATES>(node.id == HOST).iter() {
             if victims.len() == limit || outlook.host_full {
                 break;
+            }
+            if outlook.spared.is_some_and(|range| range.contains(page)) {
+                continue;
             }
             let Some(entry) = self.table.get(page).and_then(|entry| entry.try_lock()) else {
                 outlook.busy = true;
@@ -434,6 +449,8 @@ struct Patience {
 /// What became of the pages that were looked at but not taken.
 #[derive(Default)]
 struct Outlook {
+    /// Pages that are not even looked at.
+    spared: Option<PageRange>,
     busy: bool,
     host_full: bool,
 }

@@ -157,7 +157,10 @@ impl Run {
     fn prefetch(&mut self, first: usize, nr_pages: u64, node: u8) -> Result<(), String> {
         let addr = self.page(first).start();
         let done = self.world.space.prefetch(addr, nr_pages * PAGE_SIZE, NodeId(node));
-        done.map_err(|e| e.to_string())
+        match done.map_err(|e| e.to_string())?.stopped {
+            Some(stopped) => Err(format!("{stopped:?}")),
+            None => Ok(()),
+        }
     }
 
     fn protect(&mut self, first: usize, nr_pages: u64, to: Protection) -> Result<(), String> {
