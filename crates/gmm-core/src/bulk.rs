@@ -29,7 +29,7 @@ use crate::space::Space;
 use crate::stats::Event;
 use crate::transfer::{direct, give_up};
 use crate::{
-    Arrival, Batch, Error, Frame, FrameNr, HostAddr, NodeId, PAGE_SIZE, PageNr, Processor,
+    Arrival, Batch, Error, Frame, FrameNr, HostAddr, MovedBy, NodeId, PAGE_SIZE, PageNr, Processor,
     ProcessorSet, Result,
 };
 
@@ -357,7 +357,8 @@ impl Space {
             if l.alone {
                 self.drop_copies(&mut l.m, l.page, |_| true);
             }
-            l.m.add_copy(frame.activate(l.page, Arrival::Prefetch));
+            let moved_by = MovedBy::new(cause, None);
+            l.m.add_copy(frame.activate(l.page, Arrival::Prefetch, moved_by));
             self.note_spare(&l.m);
             (l.here, l.arrived) = (Some(to), true);
             if cause == Cause::Prefetch {

@@ -6,6 +6,7 @@ use crate::entry::{MAX_COPIES, Mapping};
 use crate::node::Node;
 use crate::remap::RemapCause;
 use crate::space::Space;
+use crate::stats::Event;
 use crate::{
     Departure, Error, Frame, MAX_PROCESSORS, NodeId, PageNr, Processor, ProcessorId, ProcessorSet,
     Result,
@@ -149,18 +150,24 @@ impl Space {
         let writable = protection == Protection::ReadWrite || !processor.maps_read_only();
         let writable = writable && !is_replica;
         let Some(error) = error else {
-            m.set_mapped(processor.id, processor.node, writable);
+            self.note_mapped(m, processor, writable);
             m.set_replica(is_replica || m.has_replica() && !processor.moves_frames());
             m.set_unsure(m.is_unsure() && m.mapped() != ProcessorSet::only(processor.id));
             return Ok(());
         };
         if error == DriverError::Timeout && m.copy_on(frame.node) == Some(frame) {
             let writable = writable || m.writable().contains(processor.id);
-            m.set_mapped(processor.id, processor.node, writable);
+            self.note_mapped(m, processor, writable);
             m.set_replica(is_replica || m.has_replica());
             m.set_unsure(true);
         }
         Err(mmu_error(processor, "map", page, error))
+    }
+
+    fn note_mapped(&self, m: &mut Mapping, processor: &Processor, writable: bool) {
+        if m.set_mapped(processor.id, processor.node, writable) {
+            self.stats.count(processor.node, Event::Touched);
+        }
     }
 
     /// Drops the copies for which `which` says so; nobody maps them.

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use crate::{PageNr, PageRange};
+use crate::{EvictionPolicy, PageNr, PageRange};
 
 /// The settings of a [`Space`](crate::Space).
 #[derive(Clone, Debug)]
@@ -17,6 +17,9 @@ pub struct Config {
     /// How many pages are evicted at a time at most (the paper's 16); at least 1, and never more
     /// than an eighth of the node.
     pub evict_batch: u32,
+    /// Which pages leave a node that is full; [`Space::set_policy`](crate::Space::set_policy)
+    /// changes it for one node. Host memory has none.
+    pub policy: EvictionPolicy,
     /// How long a fault waits for frames that other faults hold, while nothing happens on the
     /// node, before it reports out of memory. While frames come and go it waits up to 75 times as
     /// long.
@@ -41,6 +44,7 @@ impl Default for Config {
             examine_tries: 10,
             import_batch: 16,
             evict_batch: 16,
+            policy: EvictionPolicy::default(),
             frame_wait: Duration::from_millis(800),
             copy_timeout: Duration::from_secs(10),
             hold_wait: Duration::from_secs(30),

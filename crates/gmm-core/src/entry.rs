@@ -205,15 +205,18 @@ impl Mapping {
         self.writable
     }
 
-    /// Records that `p` (of `node`) maps the page.
-    pub(crate) fn set_mapped(&mut self, p: ProcessorId, node: NodeId, writable: bool) {
+    /// Records that `p` (of `node`) maps the page; says whether it is the first of that node to do
+    /// so since the page was opened.
+    pub(crate) fn set_mapped(&mut self, p: ProcessorId, node: NodeId, writable: bool) -> bool {
         self.mapped.insert(p);
         if writable {
             self.writable.insert(p);
         } else {
             self.writable.remove(p);
         }
+        let before = self.touched_nodes;
         self.touched_nodes |= 1 << node.0;
+        self.touched_nodes != before
     }
 
     /// Records that `p` does not map the page any more.
@@ -226,11 +229,6 @@ impl Mapping {
         if self.mapped.is_empty() {
             self.set_unsure(false);
         }
-    }
-
-    /// Whether a processor of `node` has mapped the page since it was opened.
-    pub(crate) fn was_touched_on(&self, node: NodeId) -> bool {
-        self.touched_nodes & (1 << node.0) != 0
     }
 
     /// Whether a page-table operation has timed out: `mapped` and `writable` say the most that
@@ -313,9 +311,11 @@ mod tests {
         assert_eq!(m.remove_copy(xpu).unwrap().nr, FrameNr(7));
         assert_eq!(m.state(), PageState::Exclusive(host));
         assert_eq!(m.remove_copy(xpu), None);
-        m.set_mapped(ProcessorId(3), xpu, true);
-        assert!(m.was_touched_on(xpu) && !m.was_touched_on(host));
-        m.set_mapped(ProcessorId(3), xpu, false);
+        assert!(
+            m.set_mapped(ProcessorId(3), xpu, true) && m.set_mapped(ProcessorId(0), host, true)
+        );
+        m.set_unmapped(ProcessorId(0));
+        assert!(!m.set_mapped(ProcessorId(3), xpu, false));
         assert!(m.writable().is_empty() && m.mapped().contains(ProcessorId(3)));
     }
 }

@@ -19,10 +19,12 @@ use crate::node::{Node, TransitFrame};
 use crate::placement::{Plan, Way};
 use crate::remap::RemapCause;
 use crate::space::Space;
-use crate::stats::Event;
+use crate::stats::{Event, Outcome};
 use crate::sync::Deadline;
 use crate::transfer::give_up;
-use crate::{Arrival, Error, Frame, NodeId, PageNr, Processor, ProcessorId, Result, VirtAddr};
+use crate::{
+    Arrival, Error, Frame, MovedBy, NodeId, PageNr, Processor, ProcessorId, Result, VirtAddr,
+};
 
 /// How a fault was resolved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,6 +36,16 @@ pub enum Resolved {
     /// A launch holds the page elsewhere for now. Let the access fault again: it comes after the
     /// faults that wait already, and the thread that serves them is free for those.
     Again,
+}
+
+impl From<Outcome> for Resolved {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Copied | Outcome::ZeroFilled | Outcome::Mapped => Self::Entered,
+            Outcome::Coalesced => Self::AlreadyUsable,
+            Outcome::Throttled | Outcome::Failed => Self::Again,
+        }
+    }
 }
 
 /// Why a page is wanted somewhere. One that is wanted for a `Hold` is pinned, too.
@@ -76,6 +88,7 @@ impl Space {
     /// its node; [`Error::Mmu`] or [`Error::Transfer`] if a driver failed. After an error other than the first four the page
     /// is poisoned where the processor can be told so.
     pub fn fault(&self, processor: &Processor, addr: VirtAddr, access: Access) -> Result<Resolved> {
+        let begun = self.clock.now();
         let node = self.known_node(processor.node);
         let page = addr.page();
         let want =
@@ -86,20 +99,17 @@ impl Space {
             Some(entry) => self.resolve(entry, &want),
             None => Err(Error::NotMapped { addr }),
         };
-        match result {
-            Ok(Resolved::Entered) => self.stats.count(node.id, Event::Fault),
-            Ok(Resolved::AlreadyUsable) => self.stats.count(node.id, Event::Coalesced),
-            Ok(Resolved::Again) => {}
-            Err(error) => {
-                self.stats.count(node.id, Event::Failed);
-                self.poison(processor, page, generation, error);
-            }
+        if let Err(error) = result {
+            self.poison(processor, page, generation, error);
         }
-        result
+        let outcome = result.unwrap_or(Outcome::Failed);
+        let took = self.clock.now().saturating_sub(begun);
+        self.stats.count_fault(processor, access, outcome, took);
+        result.map(Resolved::from)
     }
 
     /// Serves a want: steps 1 to 5.
-    pub(crate) fn resolve(&self, entry: &Entry, want: &Want<'_>) -> Result<Resolved> {
+    pub(crate) fn resolve(&self, entry: &Entry, want: &Want<'_>) -> Result<Outcome> {
         let mut spare = Spare::default();
         let mut held_until = None;
         let mut own_only = false;
@@ -136,7 +146,7 @@ impl Space {
                     let holder = self.known_node(node);
                     holder.wait(holder.changes(), self.soon(), &*self.clock);
                     if deadline.left(&*self.clock).is_none() {
-                        return if patient { Err(error) } else { Ok(Resolved::Again) };
+                        return if patient { Err(error) } else { Ok(Outcome::Throttled) };
                     }
                 }
                 Err(Error::Thrashing { .. }) => tries += 1,
@@ -211,7 +221,7 @@ impl Space {
     }
 
     /// Step 1, done: make sure that the processor sees what the entry says.
-    fn confirm(&self, m: &mut Mapping, want: &Want<'_>) -> Result<Resolved> {
+    fn confirm(&self, m: &mut Mapping, want: &Want<'_>) -> Result<Outcome> {
         let page = want.page;
         let frame = m.frame_seen_from(want.node.id).expect("a usable page has a frame");
         match (want.cause, want.processor) {
@@ -228,7 +238,7 @@ impl Space {
             (Cause::Hold, _) => want.node.hold(frame.nr),
             _ => want.node.touch(frame.nr, Arrival::Hint),
         }
-        Ok(Resolved::AlreadyUsable)
+        Ok(Outcome::Coalesced)
     }
 
     /// Steps 4 and 5, on a locked entry that the processor can't use as it is. `spare` has what
@@ -239,7 +249,7 @@ impl Space {
         want: &Want<'_>,
         plan: &Plan<'_>,
         spare: Spare<'_>,
-    ) -> Result<Resolved> {
+    ) -> Result<Outcome> {
         let (page, at, exclusive) = (want.page, plan.node.id, plan.exclusive);
         // A replica is a copy that nobody maps itself.
         let reader = want.processor.filter(|_| plan.way != Way::Replica);
@@ -255,15 +265,15 @@ impl Space {
             // The application has discarded the page: there is nothing left to copy.
             return Err(self.thrashing(want));
         }
-        match m.copy_on(at) {
+        let outcome = match m.copy_on(at) {
             Some(frame) => self.map_resident(m, want, plan, frame)?,
             None => self.bring(m, want, plan, spare)?,
-        }
+        };
         if want.cause == Cause::Hold {
             let frame = m.copy_on(at).expect("the page was brought here");
             plan.node.hold(frame.nr);
         }
-        Ok(Resolved::Entered)
+        Ok(outcome)
     }
 
     /// The page has a valid copy where it is to be: if it is to be exclusive drop the others, and
@@ -274,7 +284,7 @@ impl Space {
         want: &Want<'_>,
         plan: &Plan<'_>,
         frame: Frame,
-    ) -> Result<()> {
+    ) -> Result<Outcome> {
         if plan.exclusive {
             self.drop_copies(m, want.page, |c| c.node != plan.node.id);
         }
@@ -285,7 +295,7 @@ impl Space {
         }
         let why = if want.cause == Cause::Prefetch { Arrival::Hint } else { Arrival::Fault };
         plan.node.touch(frame.nr, why);
-        Ok(())
+        Ok(Outcome::Mapped)
     }
 
     /// The page has no copy where it is to be: zero-fill or copy into the spare frame, map it,
@@ -296,7 +306,7 @@ impl Space {
         want: &Want<'_>,
         plan: &Plan<'_>,
         spare: Spare<'_>,
-    ) -> Result<()> {
+    ) -> Result<Outcome> {
         let (page, to) = (want.page, plan.node);
         let source = m.source();
         let from = source.map_or(to.id, |s| s.node);
@@ -312,9 +322,9 @@ impl Space {
         self.unpoison(m, page);
         if let Some(p) = want.processor {
             let entered = self.enter_as(m, self.enter_of(m, page, plan, target, alone), p);
-            if let Err(Error::Mmu { cause, .. }) = entered {
+            if let Err(error @ Error::Mmu { cause, .. }) = entered {
                 give_up(frame, cause);
-                return entered;
+                return Err(error);
             }
             entered?;
         }
@@ -322,7 +332,8 @@ impl Space {
             self.drop_copies(m, page, |_| true);
         }
         let why = if want.cause == Cause::Prefetch { Arrival::Prefetch } else { Arrival::Fault };
-        m.add_copy(frame.activate(page, why));
+        let moved_by = MovedBy::new(want.cause, want.processor.map(Processor::id));
+        m.add_copy(frame.activate(page, why, moved_by));
         self.note_spare(m);
         match source {
             None => self.stats.count(to.id, Event::Zeroed),
@@ -331,7 +342,7 @@ impl Space {
         if want.cause == Cause::Prefetch {
             self.stats.count(to.id, Event::Prefetched);
         }
-        Ok(())
+        Ok(source.map_or(Outcome::ZeroFilled, |_| Outcome::Copied))
     }
 
     /// The mapping that a plan makes: for writing only where the page has no other copy.

@@ -1,13 +1,12 @@
-//! Looking at a space: one page, the counters, and whether the invariants hold.
+//! Looking at a space: one page, who holds what, and whether the invariants hold.
 
 use crate::driver::Protection;
 use crate::entry::{Mapping, PageState};
 use crate::node::FramePlace;
 use crate::space::Space;
-use crate::stats::Event;
 use crate::{
-    Attributes, Frame, FrameNr, MAX_NODES, NodeId, NodeStats, PageNr, PageRange, ProcessorId,
-    ProcessorSet, RegionInfo, Snapshot, VirtAddr,
+    Attributes, Frame, FrameNr, MAX_NODES, NodeId, PageNr, ProcessorId, ProcessorSet, RegionInfo,
+    VirtAddr,
 };
 
 /// One page, as it was at the moment of asking.
@@ -71,53 +70,6 @@ impl Space {
             protection: m.protection,
             poisoned: m.is_poisoned(),
         })
-    }
-
-    /// The counters. Visits every entry once, for the pages touched.
-    pub fn snapshot(&self) -> Snapshot {
-        let ranges: Vec<PageRange> = self.regions.lock().iter().map(|r| r.range).collect();
-        let nodes: Vec<_> = self.nodes().collect();
-        let mut touched = vec![0; nodes.len()];
-        for (_, entry) in ranges.iter().flat_map(|&range| self.table.entries(range)) {
-            let m = entry.lock();
-            for (node, touched) in nodes.iter().zip(&mut touched) {
-                *touched += u64::from(m.was_touched_on(node.id));
-            }
-        }
-        let mut migrated_bytes = Vec::new();
-        for from in &nodes {
-            for to in &nodes {
-                let bytes = self.stats.copied_bytes(from.id, to.id);
-                if bytes > 0 {
-                    migrated_bytes.push((from.id, to.id, bytes));
-                }
-            }
-        }
-        let stats = nodes.iter().zip(touched).map(|(node, touched_now)| {
-            let counts = node.counts();
-            let get = |event| self.stats.get(node.id, event);
-            NodeStats {
-                node: node.id,
-                device: node.device.name().to_owned(),
-                capacity_frames: counts.capacity,
-                free_frames: counts.free,
-                resident_frames: counts.active + counts.spare + counts.pinned,
-                pinned_frames: counts.pinned,
-                in_transit_frames: counts.in_transit,
-                lost_frames: counts.lost,
-                peak_resident_frames: counts.peak_resident,
-                touched_pages: touched_now + get(Event::TouchedBefore),
-                faults: get(Event::Fault),
-                coalesced_faults: get(Event::Coalesced),
-                failed_faults: get(Event::Failed),
-                prefetched_pages: get(Event::Prefetched),
-                zeroed_pages: get(Event::Zeroed),
-                evicted_pages: get(Event::Evicted),
-                evicted_clean_pages: get(Event::EvictedClean),
-                discarded_pages: get(Event::Discarded),
-            }
-        });
-        Snapshot { nodes: stats.collect(), migrated_bytes }
     }
 
     /// Checks the invariants on a space on which nothing is under way.

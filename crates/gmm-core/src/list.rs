@@ -38,14 +38,35 @@ impl FrameList {
 
     /// Puts `frame`, which is not in the list, at the end.
     pub(crate) fn push_back(&mut self, frame: FrameNr) {
+        self.insert_before(None, frame);
+    }
+
+    /// Puts `frame`, which is not in the list, at the start.
+    pub(crate) fn push_front(&mut self, frame: FrameNr) {
+        let first = self.iter().next();
+        self.insert_before(first, frame);
+    }
+
+    /// Puts `frame`, which is not in the list, before `next`, which is, or at the end.
+    pub(crate) fn insert_before(&mut self, next: Option<FrameNr>, frame: FrameNr) {
         debug_assert!(!self.contains(frame));
-        self.links[frame.0 as usize] = Link { prev: self.tail, next: NONE };
-        match self.tail {
+        let next = next.map_or(NONE, |next| next.0);
+        let prev = match next {
+            NONE => core::mem::replace(&mut self.tail, frame.0),
+            next => core::mem::replace(&mut self.links[next as usize].prev, frame.0),
+        };
+        match prev {
             NONE => self.head = frame.0,
-            tail => self.links[tail as usize].next = frame.0,
+            prev => self.links[prev as usize].next = frame.0,
         }
-        self.tail = frame.0;
+        self.links[frame.0 as usize] = Link { prev, next };
         self.len += 1;
+    }
+
+    /// The one after `frame`, which is in the list.
+    pub(crate) fn next(&self, frame: FrameNr) -> Option<FrameNr> {
+        let Link { next, .. } = self.links[frame.0 as usize];
+        (next != NONE).then_some(FrameNr(next))
     }
 
     /// Takes `frame` out; does nothing if it is not in.
@@ -75,8 +96,12 @@ impl FrameList {
 
     /// From first to last.
     pub(crate) fn iter(&self) -> impl Iterator<Item = FrameNr> {
-        let step = |at: u32| (at != NONE).then_some(FrameNr(at));
-        core::iter::successors(step(self.head), move |f| step(self.links[f.0 as usize].next))
+        self.iter_from((self.head != NONE).then_some(FrameNr(self.head)))
+    }
+
+    /// From `first`, which is in the list, to the last; nothing from `None`.
+    pub(crate) fn iter_from(&self, first: Option<FrameNr>) -> impl Iterator<Item = FrameNr> {
+        core::iter::successors(first, |&frame| self.next(frame))
     }
 }
 
@@ -104,5 +129,19 @@ mod tests {
         assert_eq!((list.pop_back(), list.pop_back()), (Some(FrameNr(7)), Some(FrameNr(5))));
         assert_eq!((list.pop_back(), list.len()), (None, 0));
         assert!(!list.contains(FrameNr(5)));
+    }
+
+    #[test]
+    fn frames_go_where_they_are_put() {
+        let mut list = FrameList::with_capacity(8);
+        list.push_front(FrameNr(2));
+        list.push_front(FrameNr(1));
+        list.insert_before(Some(FrameNr(1)), FrameNr(0));
+        list.insert_before(Some(FrameNr(2)), FrameNr(5));
+        list.insert_before(None, FrameNr(7));
+        assert_eq!(numbers(&list), [0, 1, 5, 2, 7]);
+        assert_eq!(list.next(FrameNr(5)), Some(FrameNr(2)));
+        assert_eq!(list.iter_from(Some(FrameNr(2))).map(|f| f.0).collect::<Vec<_>>(), [2, 7]);
+        assert_eq!((list.iter_from(None).count(), list.len()), (0, 5));
     }
 }

@@ -17,13 +17,15 @@
 //! # Lock order
 //! The list lock is the last: nothing is called, and no other lock taken, while it is held.
 
+use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 use crate::driver::{Device, DriverError, Extent};
 use crate::list::FrameList;
 use crate::sync::{Condvar, Deadline, Mutex, MutexGuard, Rank};
 use crate::{
-    Arrival, Batch, Clock, Departure, Frame, FrameNr, Lru, NodeId, OutOfMemory, PageNr, Policy,
+    Arrival, Batch, Clock, Departure, Frame, FrameNr, MoveCause, MovedBy, NodeId, OutOfMemory,
+    PageNr, Policy,
 };
 
 const FRAMES_RANK: u8 = Rank::Frames as u8;
@@ -50,6 +52,8 @@ struct FrameMeta {
     distrusted: bool,
     /// Another node has an equal copy: what a pinned frame will be once it is not.
     spare: bool,
+    /// What brought the page that it holds.
+    moved_by: MovedBy,
     /// How many launches hold it.
     holds: u32,
     /// How often programs have pinned it (`PIN`).
@@ -62,9 +66,7 @@ struct Lists {
     free: FrameList,
     spare: FrameList,
     policy: Box<dyn Policy>,
-    /// How many frames are in each place.
-    count: [u32; NR_PLACES],
-    peak_resident: u32,
+    count: Arc<Counts>,
     /// Frames that programs have pinned, and how many may be.
     pinned_frames: u32,
     pin_limit: u32,
@@ -78,10 +80,17 @@ struct Lists {
     changes: u64,
 }
 
+/// How many frames are in each place: written under the lists' lock, read without it.
+struct Counts {
+    places: [AtomicU32; NR_PLACES],
+    peak_resident: AtomicU32,
+}
+
 pub(crate) struct Node {
     pub(crate) id: NodeId,
     pub(crate) device: Arc<dyn Device>,
     capacity: u32,
+    count: Arc<Counts>,
     lists: Mutex<Lists, FRAMES_RANK>,
     changed: Condvar,
 }
@@ -113,28 +122,37 @@ pub(crate) struct FrameCounts {
 impl Node {
     /// A node that holds no frame yet. Metadata for all frames it can have is made here, so that
     /// nothing is allocated later.
-    pub(crate) fn new(id: NodeId, device: Arc<dyn Device>, capacity: u32) -> Self {
+    pub(crate) fn new(
+        id: NodeId,
+        device: Arc<dyn Device>,
+        capacity: u32,
+        policy: Box<dyn Policy>,
+    ) -> Self {
         let absent = FrameMeta {
             owner: PageNr(0),
             place: FramePlace::Absent,
             distrusted: false,
             spare: false,
+            moved_by: MovedBy::new(MoveCause::Fault, None),
             holds: 0,
             pins: 0,
         };
-        let mut count = [0; NR_PLACES];
-        count[FramePlace::Absent as usize] = capacity;
+        let count = Arc::new(Counts {
+            places: [const { AtomicU32::new(0) }; NR_PLACES],
+            peak_resident: AtomicU32::new(0),
+        });
+        count.places[FramePlace::Absent as usize].store(capacity, Ordering::Relaxed);
         Self {
             id,
             device,
             capacity,
+            count: Arc::clone(&count),
             lists: Mutex::new(Lists {
                 meta: vec![absent; capacity as usize],
                 free: FrameList::with_capacity(capacity),
                 spare: FrameList::with_capacity(capacity),
-                policy: Box::new(Lru::new(capacity)),
+                policy,
                 count,
-                peak_resident: 0,
                 pinned_frames: 0,
                 pin_limit: capacity,
                 importing: false,
@@ -157,7 +175,9 @@ impl Node {
         let mut guard = self.lists.lock();
         let lists = &mut *guard;
         lists.policy.victims(&mut |nr| {
-            if let Some(meta) = lists.meta.get(nr.0 as usize) {
+            // A policy may offer what it likes.
+            let meta = lists.meta.get(nr.0 as usize);
+            if let Some(meta) = meta.filter(|meta| meta.place == FramePlace::Active) {
                 policy.mapped(nr, meta.owner, Arrival::Returned);
             }
             true
@@ -194,7 +214,7 @@ impl Node {
         if lists.importing {
             return Import::Underway;
         }
-        let wanted = nr_frames.min(lists.count[FramePlace::Absent as usize]);
+        let wanted = nr_frames.min(self.count.get(FramePlace::Absent));
         if wanted == 0 {
             return Import::Nothing;
         }
@@ -357,6 +377,12 @@ impl Node {
         self.announce(&mut lists);
     }
 
+    /// Who brought the page that the frame holds, and whether the frame is pinned.
+    pub(crate) fn story(&self, nr: FrameNr) -> (MovedBy, bool) {
+        let meta = self.lists.lock().meta[nr.0 as usize];
+        (meta.moved_by, meta.place == FramePlace::Pinned)
+    }
+
     /// Whether the frame can't go now: a launch holds it, or a program has pinned it.
     pub(crate) fn is_pinned(&self, nr: FrameNr) -> bool {
         self.lists.lock().meta[nr.0 as usize].place == FramePlace::Pinned
@@ -434,13 +460,14 @@ impl Node {
         lists.changes != seen
             || lists.importing
             || lists.releasing > 0
-            || lists.count[FramePlace::Transit as usize] > 0
+            || self.count.get(FramePlace::Transit) > 0
             || lists.free.len() > 0
     }
 
+    /// Read one by one without a lock: on a node at work a frame on its way from one place to
+    /// another may be in neither, or in both.
     pub(crate) fn counts(&self) -> FrameCounts {
-        let lists = self.lists.lock();
-        let count = |place: FramePlace| lists.count[place as usize];
+        let count = |place| self.count.get(place);
         FrameCounts {
             capacity: self.capacity,
             free: count(FramePlace::Free),
@@ -449,7 +476,7 @@ impl Node {
             pinned: count(FramePlace::Pinned),
             in_transit: count(FramePlace::Transit),
             lost: count(FramePlace::Lost),
-            peak_resident: lists.peak_resident,
+            peak_resident: self.count.peak_resident.load(Ordering::Relaxed),
         }
     }
 
@@ -508,12 +535,26 @@ impl Lists {
 
     fn set_place(&mut self, nr: FrameNr, place: FramePlace) {
         let old = core::mem::replace(&mut self.meta[nr.0 as usize].place, place);
-        self.count[old as usize] -= 1;
-        self.count[place as usize] += 1;
-        let resident = self.count[FramePlace::Active as usize]
-            + self.count[FramePlace::Spare as usize]
-            + self.count[FramePlace::Pinned as usize];
-        self.peak_resident = self.peak_resident.max(resident);
+        self.count.moved(old, place);
+    }
+}
+
+impl Counts {
+    fn get(&self, place: FramePlace) -> u32 {
+        self.places[place as usize].load(Ordering::Relaxed)
+    }
+
+    /// A frame has gone from one place to another. The caller has the lists' lock, so nobody else
+    /// writes.
+    fn moved(&self, from: FramePlace, to: FramePlace) {
+        let set = |count: &AtomicU32, value| count.store(value, Ordering::Relaxed);
+        set(&self.places[from as usize], self.get(from) - 1);
+        set(&self.places[to as usize], self.get(to) + 1);
+        let resident = [FramePlace::Active, FramePlace::Spare, FramePlace::Pinned];
+        let resident = resident.map(|place| self.get(place)).iter().sum();
+        if resident > self.peak_resident.load(Ordering::Relaxed) {
+            set(&self.peak_resident, resident);
+        }
     }
 }
 
@@ -530,11 +571,12 @@ impl TransitFrame<'_> {
 
     /// The frame holds `page`'s data from now on. The caller holds the page's entry lock and adds
     /// the frame to its copies.
-    pub(crate) fn activate(self, page: PageNr, why: Arrival) -> Frame {
+    pub(crate) fn activate(self, page: PageNr, why: Arrival, moved_by: MovedBy) -> Frame {
         let frame = self.frame();
         let mut lists = self.node.lists.lock();
         lists.meta[self.nr.0 as usize].owner = page;
         lists.meta[self.nr.0 as usize].spare = false;
+        lists.meta[self.nr.0 as usize].moved_by = moved_by;
         lists.set_place(self.nr, FramePlace::Active);
         lists.policy.mapped(self.nr, page, why);
         self.node.announce(&mut lists);

@@ -17,8 +17,8 @@ use crate::stats::{Event, MoveCause};
 use crate::sync::Deadline;
 use crate::transfer::{direct, give_up};
 use crate::{
-    Arrival, Batch, Departure, Frame, FrameNr, NodeId, OutOfMemory, PageNr, PageRange, Policy,
-    Processor, ProcessorSet,
+    Arrival, Batch, Departure, Frame, FrameNr, MovedBy, NodeId, OutOfMemory, PageNr, PageRange,
+    Policy, Processor, ProcessorSet,
 };
 
 /// The most pages evicted at a time: what a thread's stack holds, and drivers are promised.
@@ -179,14 +179,12 @@ impl Space {
         Ok(evicted)
     }
 
-    /// Has another policy choose which pages leave `node` when it is full, instead of [`Lru`].
-    /// `make` is given how many frames the node can have, so that the policy need not allocate
-    /// later.
+    /// Has another policy choose which pages leave `node` when it is full, instead of that of
+    /// [`Config::policy`](crate::Config::policy). `make` is given how many frames the node can
+    /// have, so that the policy need not allocate later.
     ///
     /// # Errors
     /// [`Error::UnknownNode`](crate::Error::UnknownNode).
-    ///
-    /// [`Lru`]: crate::Lru
     pub fn set_policy(
         &self,
         node: NodeId,
@@ -427,7 +425,8 @@ impl Space {
         let freed = node.take_back(frame.nr, page, Departure::Evicted);
         match refuge {
             Some(refuge) => {
-                entry.add_copy(refuge.activate(page, Arrival::Evicted));
+                let moved_by = MovedBy::new(MoveCause::Eviction, None);
+                entry.add_copy(refuge.activate(page, Arrival::Evicted, moved_by));
                 self.stats.count_copy(node.id, HOST, MoveCause::Eviction);
             }
             None => self.stats.count(node.id, Event::EvictedClean),

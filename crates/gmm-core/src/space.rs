@@ -11,8 +11,8 @@ use crate::stats::Stats;
 use crate::sync::{Mutex, MutexGuard, Rank, RwLock};
 use crate::table::Table;
 use crate::{
-    Clock, Config, Error, MAX_NODES, MAX_PROCESSORS, NodeId, PageNr, PageRange, Processor,
-    ProcessorId, ProcessorSet, RegionInfo, Result, VirtAddr,
+    Clock, Config, Error, EvictionPolicy, MAX_NODES, MAX_PROCESSORS, NodeId, PageNr, PageRange,
+    Processor, ProcessorId, ProcessorSet, RegionInfo, Result, VirtAddr,
 };
 
 /// The unified address space of one process (the paper's `gm_as`).
@@ -77,6 +77,7 @@ impl Space {
             config,
         };
         space.add_device(host)?;
+        space.stats.begin(&cpu);
         space.processors[0].with_mut(|slot| *slot = Some(cpu));
         Ok(Arc::new(space))
     }
@@ -123,7 +124,9 @@ impl Space {
         for (i, description) in descriptions.iter().enumerate() {
             let id = NodeId((nr_nodes + i) as u8);
             let capacity = description.capacity_frames;
-            let node = Node::new(id, Arc::clone(&device), capacity);
+            // Of host memory only copies that another node duplicates leave: no policy is asked.
+            let policy = if id == NodeId::HOST { EvictionPolicy::Lru } else { self.config.policy };
+            let node = Node::new(id, Arc::clone(&device), capacity, policy.make(capacity));
             let percent = u64::from(self.config.pin_limit_percent.min(100));
             node.set_pin_limit((u64::from(capacity) * percent / 100) as u32);
             assert!(self.nodes[id.index()].set(node).is_ok(), "node {id} was made twice");
@@ -153,6 +156,7 @@ impl Space {
                 refused.extend(self.note_refusal(range, id));
             }
         }
+        self.stats.begin(&processor);
         // Seen by others only when it is known what it can use.
         self.processors[id.index()].with_mut(|slot| *slot = Some(Arc::clone(&processor)));
         Ok(Attached { processor, refused })
@@ -195,6 +199,7 @@ impl Space {
             processor.mmu.va_release(range);
         }
         self.regions.lock().for_each_mut(|region| region.refused_by.remove(processor.id));
+        self.stats.end(processor);
         let left = self.processors[processor.id.index()].with_mut(Option::take);
         setup.left.extend(left);
     }

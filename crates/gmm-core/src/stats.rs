@@ -1,7 +1,18 @@
-//! Counters, kept without a lock and read as one snapshot.
+//! Counters: written with relaxed atomics, read without a lock.
+//!
+//! A fault counts with three read-modify-writes: how long it took (in its node's histogram), how
+//! it was resolved (of its processor), and what it copied (of that pair of nodes); each of the
+//! three lies in another's line only if processor, pair or node are the same. Plain atomics, not
+//! those of [`sync`](crate::sync): no schedule depends on them.
 
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::{MAX_NODES, NodeId, PAGE_SIZE};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use core::time::Duration;
+
+use crossbeam_utils::CachePadded;
+
+use crate::driver::Access;
+use crate::histogram::Times;
+use crate::{MAX_NODES, MAX_PROCESSORS, NodeId, Processor, ProcessorId};
 
 /// Why a page is moved, copied or dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -37,41 +48,50 @@ impl MoveCause {
         Self::Discard,
         Self::Hold,
     ];
+
+    /// Its name in reports, JSON and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fault => "fault",
+            Self::LookAhead => "look-ahead",
+            Self::Prefetch => "prefetch",
+            Self::Copy => "copy",
+            Self::Eviction => "eviction",
+            Self::Laundering => "laundering",
+            Self::Discard => "discard",
+            Self::Hold => "hold",
+        }
+    }
 }
 
-/// The counters of a space.
-pub(crate) struct Stats {
-    per_node: [NodeCounters; MAX_NODES],
-    /// By `[from][to]`.
-    copied: [[PairCounters; MAX_NODES]; MAX_NODES],
+/// What became of a fault, or of another wish for a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Outcome {
+    /// The page was copied to the node.
+    Copied,
+    /// The page was zero-filled on the node.
+    ZeroFilled,
+    /// No page was copied: only page tables changed.
+    Mapped,
+    /// The page was usable already.
+    Coalesced,
+    /// It has to be tried again.
+    Throttled,
+    /// It could not be.
+    Failed,
 }
 
-/// Pages copied from one node to another, by cause: one line a pair.
-#[derive(Default)]
-#[repr(align(64))]
-struct PairCounters([AtomicU64; MoveCause::ALL.len()]);
+const NR_OUTCOMES: usize = Outcome::Failed as usize + 1;
 
-#[derive(Default)]
-struct NodeCounters {
-    faults: AtomicU64,
-    coalesced: AtomicU64,
-    failed: AtomicU64,
-    prefetched: AtomicU64,
-    zeroed: AtomicU64,
-    evicted: AtomicU64,
-    evicted_clean: AtomicU64,
-    discarded: AtomicU64,
-    /// Pages of regions unmapped since that a processor of the node had touched.
-    touched_before: AtomicU64,
-}
-
-/// What [`Stats`] counts of one node.
+/// What is counted of one node, beside its faults.
 #[derive(Clone, Copy, Debug)]
+#[repr(u8)]
 pub(crate) enum Event {
-    /// A fault of one of its processors was served.
-    Fault,
     /// A fault of one of its processors found the page usable already.
     Coalesced,
+    /// A fault of one of its processors has to be tried again.
+    Throttled,
     /// A fault of one of its processors could not be served.
     Failed,
     /// A page was brought by a prefetch.
@@ -84,101 +104,129 @@ pub(crate) enum Event {
     EvictedClean,
     /// A copy on it was dropped by `DONTNEED`.
     Discarded,
-    /// A page that its processors had touched was unmapped.
-    TouchedBefore,
+    /// A processor of it mapped a page for the first time since the page's `mmap`.
+    Touched,
 }
 
-impl NodeCounters {
-    fn of(&self, event: Event) -> &AtomicU64 {
-        match event {
-            Event::Fault => &self.faults,
-            Event::Coalesced => &self.coalesced,
-            Event::Failed => &self.failed,
-            Event::Prefetched => &self.prefetched,
-            Event::Zeroed => &self.zeroed,
-            Event::Evicted => &self.evicted,
-            Event::EvictedClean => &self.evicted_clean,
-            Event::Discarded => &self.discarded,
-            Event::TouchedBefore => &self.touched_before,
-        }
-    }
+const NR_EVENTS: usize = Event::Touched as usize + 1;
+
+/// The counters of a space.
+pub(crate) struct Stats {
+    nodes: Box<[CachePadded<NodeCounters>]>,
+    processors: Box<[CachePadded<ProcessorCounters>]>,
+    /// By `[from][to]`.
+    copied: Box<[[PairCounters; MAX_NODES]]>,
+}
+
+struct NodeCounters {
+    events: [AtomicU64; NR_EVENTS],
+    /// Faults of its processors that were served.
+    served: CachePadded<Times>,
+}
+
+struct ProcessorCounters {
+    /// By access and outcome.
+    faults: [[AtomicU64; NR_OUTCOMES]; 2],
+    /// The node of who has this number, or [`NOBODY`].
+    node: AtomicU8,
+}
+
+const NOBODY: u8 = u8::MAX;
+
+/// Pages copied from one node to another, by cause: one line a pair.
+#[repr(align(64))]
+struct PairCounters {
+    pages: [AtomicU64; MoveCause::ALL.len()],
 }
 
 impl Stats {
     pub(crate) fn new() -> Self {
+        let node = |_| {
+            CachePadded::new(NodeCounters {
+                events: [const { AtomicU64::new(0) }; NR_EVENTS],
+                served: CachePadded::new(Times::new()),
+            })
+        };
+        let processor = |_| {
+            CachePadded::new(ProcessorCounters {
+                faults: [const { [const { AtomicU64::new(0) }; NR_OUTCOMES] }; 2],
+                node: AtomicU8::new(NOBODY),
+            })
+        };
+        let pair = |_| PairCounters { pages: [const { AtomicU64::new(0) }; MoveCause::ALL.len()] };
         Self {
-            per_node: core::array::from_fn(|_| NodeCounters::default()),
-            copied: Default::default(),
+            nodes: (0..MAX_NODES).map(node).collect(),
+            processors: (0..MAX_PROCESSORS).map(processor).collect(),
+            copied: (0..MAX_NODES).map(|_| core::array::from_fn(pair)).collect(),
         }
     }
 
     pub(crate) fn count(&self, node: NodeId, event: Event) {
-        self.per_node[node.index()].of(event).fetch_add(1, Ordering::Relaxed);
+        self.nodes[node.index()].events[event as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn get(&self, node: NodeId, event: Event) -> u64 {
-        self.per_node[node.index()].of(event).load(Ordering::Relaxed)
+        self.nodes[node.index()].events[event as usize].load(Ordering::Relaxed)
+    }
+
+    /// A fault has been dealt with; `took` is the time that it took.
+    pub(crate) fn count_fault(
+        &self,
+        processor: &Processor,
+        access: Access,
+        outcome: Outcome,
+        took: Duration,
+    ) {
+        let of_processor = &self.processors[processor.id.index()];
+        of_processor.faults[access as usize][outcome as usize].fetch_add(1, Ordering::Relaxed);
+        match outcome {
+            Outcome::Copied | Outcome::ZeroFilled | Outcome::Mapped => {
+                self.nodes[processor.node.index()].served.count(took);
+            }
+            Outcome::Coalesced => self.count(processor.node, Event::Coalesced),
+            Outcome::Throttled => self.count(processor.node, Event::Throttled),
+            Outcome::Failed => self.count(processor.node, Event::Failed),
+        }
+    }
+
+    /// The faults that were served for processors of `node`.
+    pub(crate) fn served(&self, node: NodeId) -> &Times {
+        &self.nodes[node.index()].served
+    }
+
+    /// A new processor has got a number: its faults are counted from here.
+    pub(crate) fn begin(&self, processor: &Processor) {
+        let counters = &self.processors[processor.id.index()];
+        for count in counters.faults.iter().flatten() {
+            count.store(0, Ordering::Relaxed);
+        }
+        counters.node.store(processor.node.0, Ordering::Relaxed);
+    }
+
+    /// A processor has left.
+    pub(crate) fn end(&self, processor: &Processor) {
+        self.processors[processor.id.index()].node.store(NOBODY, Ordering::Relaxed);
+    }
+
+    /// The node of the processor of that number, if there is one.
+    pub(crate) fn node_of(&self, id: ProcessorId) -> Option<NodeId> {
+        let node = self.processors[id.index()].node.load(Ordering::Relaxed);
+        (node != NOBODY).then_some(NodeId(node))
+    }
+
+    pub(crate) fn faults(&self, id: ProcessorId, access: Access, outcome: Outcome) -> u64 {
+        let of_processor = &self.processors[id.index()];
+        of_processor.faults[access as usize][outcome as usize].load(Ordering::Relaxed)
     }
 
     /// A page was copied from one node to another, and the copy is valid.
     pub(crate) fn count_copy(&self, from: NodeId, to: NodeId, cause: MoveCause) {
-        self.copied[from.index()][to.index()].0[cause as usize].fetch_add(1, Ordering::Relaxed);
+        let pair = &self.copied[from.index()][to.index()];
+        pair.pages[cause as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn copied_bytes(&self, from: NodeId, to: NodeId) -> u64 {
-        let pair = &self.copied[from.index()][to.index()].0;
-        pair.iter().map(|pages| pages.load(Ordering::Relaxed) * PAGE_SIZE).sum()
+    pub(crate) fn copied_pages(&self, from: NodeId, to: NodeId, cause: MoveCause) -> u64 {
+        let pair = &self.copied[from.index()][to.index()];
+        pair.pages[cause as usize].load(Ordering::Relaxed)
     }
-}
-
-/// What has happened in a space so far, and how its nodes stand. Counters are read one by one
-/// while others may change: each is right, their sums may be off by what is under way.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Snapshot {
-    /// By node number.
-    pub nodes: Vec<NodeStats>,
-    /// Bytes copied between nodes: from, to, how many; only pairs with any.
-    pub migrated_bytes: Vec<(NodeId, NodeId, u64)>,
-}
-
-/// One node's part of a [`Snapshot`]. Frames and pages are of [`PAGE_SIZE`] bytes.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct NodeStats {
-    /// The node.
-    pub node: NodeId,
-    /// Its device's name.
-    pub device: String,
-    /// Frames it can have.
-    pub capacity_frames: u32,
-    /// Frames that are free.
-    pub free_frames: u32,
-    /// Frames that hold pages.
-    pub resident_frames: u32,
-    /// Of these, held by launches.
-    pub pinned_frames: u32,
-    /// Frames in the hands of faults.
-    pub in_transit_frames: u32,
-    /// Frames whose copy never ended.
-    pub lost_frames: u32,
-    /// The most frames that held pages at one time.
-    pub peak_resident_frames: u32,
-    /// Distinct pages that its processors have mapped.
-    pub touched_pages: u64,
-    /// Faults of its processors that were served.
-    pub faults: u64,
-    /// Faults of its processors on pages that another fault had just served.
-    pub coalesced_faults: u64,
-    /// Faults of its processors that could not be served.
-    pub failed_faults: u64,
-    /// Pages brought by prefetch.
-    pub prefetched_pages: u64,
-    /// Frames zero-filled on first touch.
-    pub zeroed_pages: u64,
-    /// Pages evicted from it.
-    pub evicted_pages: u64,
-    /// Of these, without a copy.
-    pub evicted_clean_pages: u64,
-    /// Copies dropped by `DONTNEED`.
-    pub discarded_pages: u64,
 }

@@ -3,7 +3,6 @@
 use crate::entry::Mapping;
 use crate::remap::RemapCause;
 use crate::space::Space;
-use crate::stats::Event;
 use crate::{Error, PageNr, PageRange, ProcessorSet, Result, VirtAddr};
 
 impl Space {
@@ -98,9 +97,6 @@ impl Space {
             let mut m = entry.lock();
             for id in m.mapped().iter() {
                 self.forget_mapping(&mut m, id);
-            }
-            for node in self.nodes().filter(|node| m.was_touched_on(node.id)) {
-                self.stats.count(node.id, Event::TouchedBefore);
             }
             self.drop_pins(&m);
             self.drop_copies(&mut m, page, |_| true);

@@ -2,7 +2,7 @@
 #![cfg(not(shuttle))]
 
 use gmm_core::driver::Access;
-use gmm_core::{Error, NodeId, PageRange};
+use gmm_core::{Error, EvictionPolicy, NodeId, PageRange};
 use gmm_driver_tests::array::DeviceOptions;
 use gmm_driver_tests::{World, word};
 
@@ -12,7 +12,11 @@ const PAGES: u64 = 24;
 
 /// An XPU of 32 frames that holds 24 dirty pages.
 fn with_dirty_pages(host_frames: u32) -> (World, PageRange) {
-    let world = World::builder(host_frames).xpu(DeviceOptions::xpu("a", 32), 1).build();
+    let world = World::builder(host_frames)
+        .xpu(DeviceOptions::xpu("a", 32), 1)
+        // It asks for no smaller batches than the manager makes.
+        .config(|c| c.policy = EvictionPolicy::Lru)
+        .build();
     let range = world.mmap(PAGES);
     for (i, page) in range.pages().enumerate() {
         world.processors[XPU].store(word(page, 0), 100 + i as u64).expect("a store");

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use gmm_core::driver::Access;
-use gmm_core::{Hold, NodeId, PageRange, PageState};
+use gmm_core::{EvictionPolicy, Hold, NodeId, PageRange, PageState};
 use gmm_driver_tests::array::{Call, DeviceOptions};
 use gmm_driver_tests::{World, word};
 
@@ -20,6 +20,7 @@ fn a_page_held_after_it_was_chosen_is_spared() {
     let world = World::builder(4)
         .xpu(DeviceOptions::xpu("a", FRAMES), 2)
         .config(|c| {
+            c.policy = EvictionPolicy::Lru;
             c.evict_batch = 2;
             c.import_batch = 1;
         })

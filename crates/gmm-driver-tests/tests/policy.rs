@@ -1,7 +1,7 @@
 //! Policies: who leaves a full node is theirs to say.
 #![cfg(not(shuttle))]
 
-use gmm_core::{Arrival, Departure, Error, FrameNr, NodeId, PageNr, Policy};
+use gmm_core::{Arrival, Departure, Error, EvictionPolicy, FrameNr, NodeId, PageNr, Policy};
 use gmm_driver_tests::array::DeviceOptions;
 use gmm_driver_tests::{World, word};
 
@@ -26,7 +26,10 @@ impl Policy for Mru {
 
 /// Three frames; pages 0 to 3 are touched in order; says which of them stayed.
 fn stayed(change_after: Option<u64>) -> Vec<u64> {
-    let world = World::builder(8).xpu(DeviceOptions::xpu("a", 3), 1).build();
+    let world = World::builder(8)
+        .xpu(DeviceOptions::xpu("a", 3), 1)
+        .config(|c| c.policy = EvictionPolicy::Lru)
+        .build();
     let node = world.node(1);
     let range = world.mmap(4);
     for page in 0..4 {

@@ -13,6 +13,11 @@ impl Lru {
     pub fn new(capacity_frames: u32) -> Self {
         Self(FrameList::with_capacity(capacity_frames))
     }
+
+    /// The frames, the least recently mapped first.
+    pub(super) fn order(&self) -> impl Iterator<Item = FrameNr> {
+        self.0.iter()
+    }
 }
 
 impl Policy for Lru {

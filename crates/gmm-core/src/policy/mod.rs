@@ -3,9 +3,18 @@
 //! A page that is mapped makes no fault, so a policy does not see when it is used: only that it
 //! comes, goes, and comes back.
 
+mod dip;
+mod fifo16;
+mod ghosts;
 mod lru;
+mod next_use;
+#[cfg(test)]
+mod testing;
 
+pub use dip::Dip;
+pub use fifo16::Fifo16;
 pub use lru::Lru;
+pub use next_use::NextUse;
 
 use crate::{FrameNr, PageNr};
 
@@ -37,8 +46,10 @@ pub trait Policy: Send {
 pub enum Arrival {
     /// A processor of the node touched the page, and did not map it.
     Fault,
-    /// It was brought before it is used.
+    /// Somebody said that it will be used (`WILLNEED`), and it was brought.
     Prefetch,
+    /// It was brought because the pages before it were used.
+    LookAhead,
     /// It is here already, and somebody says that it will be used (`WILLNEED`).
     Hint,
     /// It was set aside (pinned, or a copy that could go without loss) and is a candidate again;
@@ -57,4 +68,66 @@ pub enum Departure {
     Gone,
     /// It still holds the page, but is pinned, or a copy that goes before any other.
     Aside,
+}
+
+/// The policies that need to be told nothing, by name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum EvictionPolicy {
+    /// [`Dip`]: notices sweeps, and is no worse than [`Lru`] elsewhere.
+    #[default]
+    Dip,
+    /// [`Lru`].
+    Lru,
+    /// [`Fifo16`]: the paper's.
+    Fifo16,
+}
+
+impl EvictionPolicy {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Dip, Self::Lru, Self::Fifo16];
+
+    /// Its name: what [`FromStr`](core::str::FromStr) reads.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Dip => "dip",
+            Self::Lru => "lru",
+            Self::Fifo16 => "fifo16",
+        }
+    }
+
+    /// A policy of that kind for a node of `capacity_frames`.
+    pub fn make(self, capacity_frames: u32) -> Box<dyn Policy> {
+        match self {
+            Self::Dip => Box::new(Dip::new(capacity_frames)),
+            Self::Lru => Box::new(Lru::new(capacity_frames)),
+            Self::Fifo16 => Box::new(Fifo16::new(capacity_frames)),
+        }
+    }
+}
+
+/// There is no eviction policy of that name: it is `dip`, `lru` or `fifo16`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("no such eviction policy: it is dip, lru or fifo16")]
+pub struct UnknownPolicy;
+
+impl core::str::FromStr for EvictionPolicy {
+    type Err = UnknownPolicy;
+
+    fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
+        Self::ALL.into_iter().find(|policy| policy.name() == name).ok_or(UnknownPolicy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_are_found_by_name() {
+        for policy in EvictionPolicy::ALL {
+            assert_eq!(policy.name().parse(), Ok(policy));
+            assert!(UnknownPolicy.to_string().contains(policy.name()));
+        }
+        assert_eq!("mru".parse::<EvictionPolicy>(), Err(UnknownPolicy));
+    }
 }

@@ -1,7 +1,9 @@
 //! Policies for the machines of the model: those that there are, and one that is as bad as the
 //! trait allows.
 
-use gmm_core::{Arrival, Departure, FrameNr, Lru, NodeId, PageNr, Policy, Space};
+use gmm_core::{
+    Arrival, Config, Departure, EvictionPolicy, FrameNr, NextUse, NodeId, PageNr, Policy, Space,
+};
 use proptest::prelude::*;
 
 /// Which policy each node has.
@@ -11,18 +13,35 @@ pub(crate) struct Policies([Choice; 5]);
 /// A policy, to be made for a node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Choice {
-    Lru,
-    Erratic { seed: u64 },
+    Named(EvictionPolicy),
+    /// By a record that may or may not be true.
+    NextUse {
+        stride: u64,
+        nr_pages: u64,
+    },
+    Erratic {
+        seed: u64,
+    },
 }
 
 impl Choice {
     pub(crate) fn any() -> impl Strategy<Value = Self> {
-        prop_oneof![Just(Self::Lru), any::<u64>().prop_map(|seed| Self::Erratic { seed }),]
+        prop_oneof![
+            4 => prop::sample::select(&EvictionPolicy::ALL[..]).prop_map(Self::Named),
+            1 => (1..8_u64, 1..32_u64)
+                .prop_map(|(stride, nr_pages)| Self::NextUse { stride, nr_pages }),
+            2 => any::<u64>().prop_map(|seed| Self::Erratic { seed }),
+        ]
     }
 
     pub(crate) fn make(self, capacity_frames: u32) -> Box<dyn Policy> {
         match self {
-            Self::Lru => Box::new(Lru::new(capacity_frames)),
+            Self::Named(policy) => policy.make(capacity_frames),
+            Self::NextUse { stride, nr_pages } => {
+                let start = Config::default().window.start;
+                let record: Vec<_> = (0..nr_pages).map(|i| start.plus(i * stride % 32)).collect();
+                Box::new(NextUse::new(capacity_frames, &record))
+            }
             Self::Erratic { seed } => {
                 Box::new(Erratic { seed, frames: Vec::with_capacity(capacity_frames as usize) })
             }
