@@ -30,20 +30,23 @@
 mod advice;
 mod buffer;
 mod builder;
+mod bulk;
 mod error;
 mod manager;
 mod report;
 mod size;
+mod workers;
 mod xpu;
 
 pub use advice::Advice;
 pub use buffer::Unified;
 pub use builder::Builder;
+pub use bulk::Prefetching;
 pub use error::{Error, Result};
 pub use gmm_core::driver::{Access, Protection};
 pub use gmm_core::{
-    NodeId, NodeStats, OutOfMemory, PAGE_SIZE, PageInfo, PageRange, PageState, RegionInfo,
-    RegionUsage, Snapshot, VirtAddr,
+    NodeId, NodeStats, OutOfMemory, PAGE_SIZE, PageInfo, PageRange, PageState, Prefetched,
+    RegionInfo, RegionUsage, Snapshot, Stopped, VirtAddr,
 };
 pub use gmm_cpu::probe;
 pub use gmm_hostxpu::{self as hostxpu, KernelArgs};
