@@ -42,7 +42,7 @@ impl Op {
 
 /// A region of four pages of which one is on the XPU and one is shared, and what it holds.
 fn world() -> (Gmm, Memory) {
-    let gmm = machine(4);
+    let gmm = machine(5);
     let memory = mmap(&gmm, 4);
     memory.fill(0, 4 * PAGE, 1);
     let xpu = gmm.xpu(1).unwrap();

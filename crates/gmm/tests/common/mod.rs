@@ -5,6 +5,7 @@
 
 pub mod child;
 mod memory;
+mod modes;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -13,8 +14,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use gmm::hostxpu::{Death, KernelArgs};
-use gmm::{Advice, Gmm, HostXpu, Kernel, Launch, Protection, RegionInfo, Snapshot, Xpu};
+use gmm::{Advice, Gmm, Kernel, Protection, RegionInfo, Snapshot, Xpu};
 pub use memory::*;
+pub use modes::*;
 
 /// How long a test may take. Reaching it is a hang, not slowness: most take a second.
 const DEADLINE: Duration = Duration::from_secs(300);
@@ -84,11 +86,6 @@ impl RawCalls for Gmm {
     }
 }
 
-/// A host XPU of so many frames, with two cores.
-pub fn xpu_of(frames: u64) -> HostXpu {
-    HostXpu::with_memory(frames * gmm::PAGE_SIZE).cores(2)
-}
-
 /// Unified memory with one host XPU of so many frames: node 1.
 pub fn machine(frames: u64) -> Gmm {
     Gmm::builder().xpu(xpu_of(frames)).build().unwrap()
@@ -97,13 +94,6 @@ pub fn machine(frames: u64) -> Gmm {
 /// Finds a sample kernel.
 pub fn kernel(xpu: &Xpu, name: &str) -> Kernel {
     xpu.load("libgmm_kernels.so").unwrap().kernel(name).unwrap()
-}
-
-/// Starts a sample kernel. Those here keep to memory that the tests own, or are wild on purpose.
-pub fn start(xpu: &Xpu, name: &str, grid: u64, args: impl KernelArgs) -> Launch {
-    let kernel = kernel(xpu, name);
-    // SAFETY: the tests pass the kernel's own arguments, and order their accesses.
-    unsafe { xpu.stream().unwrap().launch(&kernel, grid, args).unwrap() }
 }
 
 /// Runs a sample kernel.

@@ -35,6 +35,7 @@ export! {
     samples::tree(root, keys, found, len);
     stress::count_pages(base, nr_pages, stride, rounds, slot, seed);
     stress::touch(base, len_bytes, write);
+    stress::touch_part(base, len_bytes, write, first, nr_pieces);
     stress::touch_timed(base, len_bytes, times);
     stress::wild(address, value);
     stress::spin(flag, max_spins, out);

@@ -81,7 +81,25 @@ impl Random {
 /// The words are readable, and writable with `write`; with `write` nobody else uses them during the
 /// launch; `base` is a multiple of 8.
 pub unsafe fn touch(item: Item, base: *mut u8, len_bytes: usize, write: bool) {
-    for piece in item.share(len_bytes.div_ceil(TOUCH_STRIDE_BYTES)) {
+    // SAFETY: the caller's promise.
+    unsafe { touch_part(item, base, len_bytes, write, 0, usize::MAX) }
+}
+
+/// What [`touch`] does, to `nr_pieces` of the 4 KiB pieces, from piece `first` on: the rest need not
+/// be resident.
+///
+/// # Safety
+/// As [`touch`], for these pieces.
+pub unsafe fn touch_part(
+    item: Item,
+    base: *mut u8,
+    len_bytes: usize,
+    write: bool,
+    first: usize,
+    nr_pieces: usize,
+) {
+    let left = len_bytes.div_ceil(TOUCH_STRIDE_BYTES).saturating_sub(first);
+    for piece in item.share(left.min(nr_pieces)).map(|piece| first + piece) {
         let word = base.wrapping_add(piece * TOUCH_STRIDE_BYTES).cast::<u64>();
         // SAFETY: a word of the caller's range; volatile, so that it is not optimised away.
         unsafe {
