@@ -295,9 +295,9 @@ impl Space {
         l.here = l.m.copy_on(job.node);
         if l.here.is_none() {
             let Some(frame) = frames.pop() else { return false };
-            let needs_bounce =
-                l.m.source().is_some_and(|from| self.needs_bounce(from, frame.frame()));
-            if needs_bounce {
+            let from = l.m.source();
+            if from.is_some_and(|from| self.needs_bounce(from, frame.frame())) {
+                frames.push(frame);
                 return false;
             }
             l.incoming = Some(frame);

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use gmm_core::driver::{Access, Capabilities, DriverError, Protection};
 use gmm_core::{Error, HostAddr, NodeId, PAGE_SIZE, PageNr, PageRange, VirtAddr};
 use gmm_driver_tests::array::{
-    Call, Completion, DeviceOptions, FRAME_BYTES, Failure, Trigger, byte_offset,
+    Completion, DeviceOptions, FRAME_BYTES, Failure, Trigger, byte_offset,
 };
 use gmm_driver_tests::{World, word};
 

@@ -4,7 +4,7 @@ use core::fmt;
 use core::ops::{Deref, DerefMut};
 
 use gmm_core::driver::Protection;
-use gmm_core::{PageRange, Prefetched};
+use gmm_core::{NodeId, PageRange, Prefetched};
 use zerocopy::FromZeros;
 
 use crate::{Gmm, Prefetching, Result};
