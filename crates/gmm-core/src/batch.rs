@@ -41,7 +41,7 @@ impl<T, const N: usize> Batch<T, N> {
         self.len += 1;
     }
 
-    /// Appends a value, if there is one.
+    /// Appends the value, if there is one.
     ///
     /// # Panics
     /// As [`Batch::push`].
@@ -55,6 +55,11 @@ impl<T, const N: usize> Batch<T, N> {
     pub fn pop(&mut self) -> Option<T> {
         self.len = self.len.checked_sub(1)?;
         self.items[self.len].take()
+    }
+
+    /// Orders the values.
+    pub fn sort_by_key<K: Ord>(&mut self, key: impl Fn(&T) -> K) {
+        self.items[..self.len].sort_unstable_by_key(|item| item.as_ref().map(&key));
     }
 
     /// The values in order.

@@ -106,7 +106,7 @@ impl Space {
     }
 
     /// Lets `p` keep reading the page; says whether that worked (else it has to be cleared).
-    fn made_read_only(&self, m: &mut Mapping, page: PageNr, p: &Processor) -> bool {
+    pub(crate) fn made_read_only(&self, m: &mut Mapping, page: PageNr, p: &Processor) -> bool {
         let frame = m.copy_on(p.node).expect("a mapped page has a copy on the mapper's node");
         p.maps_read_only() && self.enter(m, page, p, frame, Protection::ReadOnly).is_ok()
     }

@@ -35,6 +35,17 @@ pub struct Config {
     /// How many free host frames are kept warm; what `munmap` frees beyond goes back to the
     /// operating system.
     pub warm_host_frames: u32,
+    /// With fewer free frames than this, and none to be had from the device, a node's background
+    /// reclaim ([`Space::reclaim_in_background`](crate::Space::reclaim_in_background)) evicts.
+    pub low_watermark: u32,
+    /// Until so many are free; `None` for 1/128 of the node, but at least 2 and at most 16. Never
+    /// more than an eighth of the node.
+    pub high_watermark: Option<u32>,
+    /// How long no processor may have faulted on a full node before its coldest pages are copied
+    /// to host memory, so that they can be evicted without a copy later. `None`: never.
+    pub launder_after: Option<Duration>,
+    /// At most one in so many of a node's pages is laundered; at least 1.
+    pub launder_share: u32,
 }
 
 impl Default for Config {
@@ -50,6 +61,10 @@ impl Default for Config {
             hold_wait: Duration::from_secs(30),
             pin_limit_percent: 75,
             warm_host_frames: 256,
+            low_watermark: 1,
+            high_watermark: None,
+            launder_after: Some(Duration::from_millis(100)),
+            launder_share: 4,
         }
     }
 }

@@ -32,6 +32,7 @@
 mod addr;
 mod advise;
 mod attributes;
+mod background;
 mod batch;
 mod bulk;
 mod clock;
@@ -45,6 +46,7 @@ mod histogram;
 mod hold;
 mod id;
 mod inspect;
+mod launder;
 mod list;
 mod memcpy;
 mod node;
@@ -68,6 +70,7 @@ mod unmap;
 
 pub use addr::{FrameNr, HostAddr, PAGE_SHIFT, PAGE_SIZE, PageNr, PageRange, VirtAddr};
 pub use attributes::{Attribute, Attributes};
+pub use background::Stop;
 pub use batch::Batch;
 pub use clock::Clock;
 pub use config::Config;

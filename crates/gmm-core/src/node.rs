@@ -17,16 +17,21 @@
 //! # Lock order
 //! The list lock is the last: nothing is called, and no other lock taken, while it is held.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+mod watermarks;
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use crate::driver::{Device, DriverError, Extent};
 use crate::list::FrameList;
 use crate::sync::{Condvar, Deadline, Mutex, MutexGuard, Rank};
 use crate::{
-    Arrival, Batch, Clock, Departure, Frame, FrameNr, MoveCause, MovedBy, NodeId, OutOfMemory,
-    PageNr, Policy,
+    Arrival, Batch, Clock, Config, Departure, Frame, FrameNr, MoveCause, MovedBy, NodeId,
+    OutOfMemory, PageNr, Policy,
 };
+
+use watermarks::{Reclaimer, Watermarks};
+pub(crate) use watermarks::{Rest, Task};
 
 const FRAMES_RANK: u8 = Rank::Frames as u8;
 
@@ -54,6 +59,8 @@ struct FrameMeta {
     spare: bool,
     /// What brought the page that it holds.
     moved_by: MovedBy,
+    /// Counts mapping events, so that one between an offer and the entry's lock is noticed.
+    uses: u8,
     /// How many launches hold it.
     holds: u32,
     /// How often programs have pinned it (`PIN`).
@@ -71,6 +78,8 @@ struct Lists {
     pinned_frames: u32,
     pin_limit: u32,
     importing: bool,
+    /// The device had none when it was last asked.
+    import_dry: bool,
     /// Frames on their way back to the device: an import may not get them yet.
     releasing: u32,
     import_error: Option<DriverError>,
@@ -78,21 +87,35 @@ struct Lists {
     waiters: u32,
     /// Counts the events that [`Node::wait`] waits for.
     changes: u64,
+    reclaimer: Reclaimer,
 }
 
 /// How many frames are in each place: written under the lists' lock, read without it.
 struct Counts {
     places: [AtomicU32; NR_PLACES],
     peak_resident: AtomicU32,
+    /// How often background reclaim has woken up.
+    reclaimer_wakeups: AtomicU64,
 }
 
 pub(crate) struct Node {
     pub(crate) id: NodeId,
     pub(crate) device: Arc<dyn Device>,
     capacity: u32,
+    watermarks: Watermarks,
     count: Arc<Counts>,
     lists: Mutex<Lists, FRAMES_RANK>,
     changed: Condvar,
+    /// Where the thread that keeps frames free sleeps.
+    work: Condvar,
+}
+
+/// A frame that could be evicted, as a policy offers it.
+#[derive(Clone, Copy)]
+pub(crate) struct Offer {
+    pub(crate) nr: FrameNr,
+    pub(crate) page: PageNr,
+    uses: u8,
 }
 
 /// What became of asking a device for frames.
@@ -117,6 +140,7 @@ pub(crate) struct FrameCounts {
     pub(crate) in_transit: u32,
     pub(crate) lost: u32,
     pub(crate) peak_resident: u32,
+    pub(crate) reclaimer_wakeups: u64,
 }
 
 impl Node {
@@ -127,6 +151,7 @@ impl Node {
         device: Arc<dyn Device>,
         capacity: u32,
         policy: Box<dyn Policy>,
+        config: &Config,
     ) -> Self {
         let absent = FrameMeta {
             owner: PageNr(0),
@@ -134,18 +159,21 @@ impl Node {
             distrusted: false,
             spare: false,
             moved_by: MovedBy::new(MoveCause::Fault, None),
+            uses: 0,
             holds: 0,
             pins: 0,
         };
         let count = Arc::new(Counts {
             places: [const { AtomicU32::new(0) }; NR_PLACES],
             peak_resident: AtomicU32::new(0),
+            reclaimer_wakeups: AtomicU64::new(0),
         });
         count.places[FramePlace::Absent as usize].store(capacity, Ordering::Relaxed);
         Self {
             id,
             device,
             capacity,
+            watermarks: Watermarks::new(config, capacity),
             count: Arc::clone(&count),
             lists: Mutex::new(Lists {
                 meta: vec![absent; capacity as usize],
@@ -156,12 +184,15 @@ impl Node {
                 pinned_frames: 0,
                 pin_limit: capacity,
                 importing: false,
+                import_dry: false,
                 releasing: 0,
                 import_error: None,
                 waiters: 0,
                 changes: 0,
+                reclaimer: Reclaimer::default(),
             }),
             changed: Condvar::new(),
+            work: Condvar::new(),
         }
     }
 
@@ -197,14 +228,14 @@ impl Node {
     }
 
     /// A free frame, if there are more than `keep`.
-    fn pop_free_beyond(&self, keep: u32) -> Option<TransitFrame<'_>> {
+    pub(crate) fn pop_free_beyond(&self, keep: u32) -> Option<TransitFrame<'_>> {
         let mut lists = self.lists.lock();
-        if lists.free.len() <= keep {
-            return None;
+        let nr = (lists.free.len() > keep).then(|| lists.free.pop_back()).flatten();
+        if let Some(nr) = nr {
+            lists.set_place(nr, FramePlace::Transit);
         }
-        let nr = lists.free.pop_back()?;
-        lists.set_place(nr, FramePlace::Transit);
-        Some(TransitFrame { node: self, nr })
+        self.tell_if_low(&mut lists, nr.is_some());
+        nr.map(|nr| TransitFrame { node: self, nr })
     }
 
     /// Asks the device for up to `nr_frames` more, unless another thread is asking already.
@@ -224,6 +255,7 @@ impl Node {
         let answer = self.device.import(self.id, wanted, &mut extents);
         let mut lists = self.lists.lock();
         lists.importing = false;
+        lists.import_dry = extents.is_empty();
         lists.import_error = answer.err();
         let mut result = Import::Nothing;
         for extent in extents.iter() {
@@ -287,10 +319,12 @@ impl Node {
     /// The page was mapped once more, or is wanted to stay.
     pub(crate) fn touch(&self, nr: FrameNr, why: Arrival) {
         let mut lists = self.lists.lock();
+        lists.meta[nr.0 as usize].uses = lists.meta[nr.0 as usize].uses.wrapping_add(1);
         let meta = lists.meta[nr.0 as usize];
         if meta.place == FramePlace::Active {
             lists.policy.mapped(nr, meta.owner, why);
         }
+        self.note_activity(&mut lists);
     }
 
     /// Says that another node has (or has no longer) an equal copy of the frame's page, so that
@@ -410,24 +444,45 @@ impl Node {
 
     /// Frames that could be evicted, with the pages they hold, the best victims first: spare
     /// copies, and active frames unless `spare_only`. Only an offer: by the time the caller has
-    /// an entry's lock the frame may be another page's.
-    pub(crate) fn victims<const N: usize>(&self, spare_only: bool) -> Batch<(FrameNr, PageNr), N> {
+    /// an entry's lock the frame may be another page's, or have been used.
+    pub(crate) fn victims<const N: usize>(&self, spare_only: bool) -> Batch<Offer, N> {
         let mut guard = self.lists.lock();
         let lists = &mut *guard;
         let mut offered = Batch::new();
         for nr in lists.spare.iter().take(N) {
-            offered.push((nr, lists.meta[nr.0 as usize].owner));
+            offered.extend(offer(&lists.meta, nr));
         }
         if !spare_only && !offered.is_full() {
             lists.policy.victims(&mut |nr| {
-                // A policy may offer what it likes; what can't go is left where it is.
-                if let Some(meta) = lists.meta.get(nr.0 as usize) {
-                    offered.push((nr, meta.owner));
-                }
+                offered.extend(offer(&lists.meta, nr));
                 !offered.is_full()
             });
         }
         offered
+    }
+
+    /// Active frames from the `skip`-th on, in the order in which they would be evicted, as
+    /// [`Node::victims`].
+    pub(crate) fn victims_after<const N: usize>(&self, skip: u32) -> Batch<Offer, N> {
+        let mut guard = self.lists.lock();
+        let lists = &mut *guard;
+        let (mut offered, mut at) = (Batch::new(), 0);
+        lists.policy.victims(&mut |nr| {
+            if at >= skip {
+                offered.extend(offer(&lists.meta, nr));
+            }
+            at += 1;
+            !offered.is_full()
+        });
+        offered
+    }
+
+    /// Whether a frame that was offered can go: nobody has used or pinned it meanwhile. The caller
+    /// holds its page's entry lock.
+    pub(crate) fn is_unused_since(&self, offer: Offer) -> bool {
+        let lists = self.lists.lock();
+        let meta = &lists.meta[offer.nr.0 as usize];
+        meta.uses == offer.uses && meta.place != FramePlace::Pinned
     }
 
     /// How many pages its policy wants evicted at a time, at most.
@@ -477,6 +532,7 @@ impl Node {
             in_transit: count(FramePlace::Transit),
             lost: count(FramePlace::Lost),
             peak_resident: self.count.peak_resident.load(Ordering::Relaxed),
+            reclaimer_wakeups: self.count.reclaimer_wakeups.load(Ordering::Relaxed),
         }
     }
 
@@ -558,6 +614,12 @@ impl Counts {
     }
 }
 
+/// A policy may offer what it likes; what can't go is left where it is.
+fn offer(meta: &[FrameMeta], nr: FrameNr) -> Option<Offer> {
+    let meta = meta.get(nr.0 as usize)?;
+    Some(Offer { nr, page: meta.owner, uses: meta.uses })
+}
+
 /// A frame in one thread's hands. Dropped, it is free again.
 pub(crate) struct TransitFrame<'a> {
     node: &'a Node,
@@ -577,8 +639,10 @@ impl TransitFrame<'_> {
         lists.meta[self.nr.0 as usize].owner = page;
         lists.meta[self.nr.0 as usize].spare = false;
         lists.meta[self.nr.0 as usize].moved_by = moved_by;
+        lists.meta[self.nr.0 as usize].uses = lists.meta[self.nr.0 as usize].uses.wrapping_add(1);
         lists.set_place(self.nr, FramePlace::Active);
         lists.policy.mapped(self.nr, page, why);
+        self.node.note_activity(&mut lists);
         self.node.announce(&mut lists);
         drop(lists);
         core::mem::forget(self);

@@ -10,7 +10,7 @@ use core::time::Duration;
 use crate::batch::Records;
 use crate::driver::{Clear, DriverError, Op, Partial};
 use crate::entry::EntryGuard;
-use crate::node::{Import, Node, TransitFrame};
+use crate::node::{Import, Node, Offer, TransitFrame};
 use crate::remap::RemapCause;
 use crate::space::Space;
 use crate::stats::{Event, MoveCause};
@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// The most pages evicted at a time: what a thread's stack holds, and drivers are promised.
-const MAX_VICTIMS: usize = 16;
+pub(crate) const MAX_VICTIMS: usize = 16;
 
 /// How many pages are looked at to find them.
 const MAX_CANDIDATES: usize = 64;
@@ -35,17 +35,20 @@ const PATIENCE: u32 = 75;
 /// How often a fault that waits looks for itself.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
+/// How often a fault waits for what background reclaim is about to free before it evicts.
+const MAX_TURNS: u32 = 4;
+
 /// The node evictions go to.
 const HOST: NodeId = NodeId::HOST;
 
 /// A page on its way out, locked.
-struct Victim<'a> {
-    page: PageNr,
-    frame: Frame,
-    entry: EntryGuard<'a>,
+pub(crate) struct Victim<'a> {
+    pub(crate) page: PageNr,
+    pub(crate) frame: Frame,
+    pub(crate) entry: EntryGuard<'a>,
     /// Where its data goes, if no other node has it.
-    refuge: Option<TransitFrame<'a>>,
-    failed: bool,
+    pub(crate) refuge: Option<TransitFrame<'a>>,
+    pub(crate) failed: bool,
 }
 
 impl Victim<'_> {
@@ -56,7 +59,7 @@ impl Victim<'_> {
     }
 }
 
-type Victims<'a> = Batch<Victim<'a>, MAX_VICTIMS>;
+pub(crate) type Victims<'a> = Batch<Victim<'a>, MAX_VICTIMS>;
 
 /// What a round of reclaim came to.
 pub(crate) enum Round<'a> {
@@ -85,10 +88,12 @@ impl Space {
     ) -> Result<Option<TransitFrame<'a>>, OutOfMemory> {
         let host = self.known_node(HOST);
         let mut patience: Option<Patience> = None;
+        let mut turns = 0;
         loop {
             let (seen, host_seen) = (node.changes(), host.changes());
             let (free, import) = self.free_or_imported(node);
             if free.is_some() {
+                self.stats.count(node.id, Event::FrameFree);
                 return Ok(free);
             }
             if import == Import::Underway {
@@ -103,8 +108,18 @@ impl Space {
                 }
                 continue;
             }
-            let host_full = match self.reclaim(node) {
-                Round::Got { frame, .. } => return Ok(Some(frame)),
+            if turns < MAX_TURNS && node.wait_for_reclaimer(seen, self.soon(), &*self.clock) {
+                turns += 1;
+                if !still_wanted() {
+                    return Ok(None);
+                }
+                continue;
+            }
+            let host_full = match self.reclaim(node, u32::MAX) {
+                Round::Got { frame, .. } => {
+                    self.stats.count(node.id, Event::FrameReclaimed);
+                    return Ok(Some(frame));
+                }
                 Round::Busy => false,
                 Round::Nothing { host_full }
                     if node.is_in_motion(seen) || host_full && host.is_in_motion(host_seen) =>
@@ -141,7 +156,7 @@ impl Space {
         let nr_frames = nr_frames.min(node.capacity());
         let mut withdrawn = 0;
         while withdrawn < nr_frames {
-            let frame = node.pop_free().or_else(|| match self.reclaim(node) {
+            let frame = node.pop_free().or_else(|| match self.reclaim(node, 1) {
                 Round::Got { frame, .. } => Some(frame),
                 Round::Busy | Round::Nothing { .. } => None,
             });
@@ -154,8 +169,7 @@ impl Space {
 
     /// Pushes pages out of `node` to host memory until `nr_pages` have left, the best victims first
     /// and a batch at a time; their frames are free then. Says how many left: fewer if the others
-    /// are pinned or in use, or host memory is full; more if the last batch had more. Waits as a
-    /// fault does that finds no frame.
+    /// are pinned or in use, or host memory is full. Waits as a fault does that finds no frame.
     ///
     /// # Errors
     /// [`Error::UnknownNode`](crate::Error::UnknownNode).
@@ -165,7 +179,7 @@ impl Space {
         let mut quiet = self.patience(1).end;
         while evicted < nr_pages {
             let seen = node.changes();
-            match self.reclaim(node) {
+            match self.reclaim(node, nr_pages - evicted) {
                 Round::Got { nr_pages, .. } => {
                     evicted += nr_pages;
                     quiet = self.patience(1).end;
@@ -223,7 +237,7 @@ impl Space {
                 }
             }
         }
-        match self.reclaim(node) {
+        match self.reclaim(node, u32::MAX) {
             Round::Got { frame, .. } => Some(frame),
             Round::Busy | Round::Nothing { .. } => None,
         }
@@ -246,19 +260,22 @@ impl Space {
         }
     }
 
-    /// One round of eviction.
-    fn reclaim<'a>(&'a self, node: &'a Node) -> Round<'a> {
-        self.reclaim_sparing(node, None)
+    /// One round of eviction, of `most` pages at most.
+    pub(crate) fn reclaim<'a>(&'a self, node: &'a Node, most: u32) -> Round<'a> {
+        self.reclaim_sparing(node, most, None)
     }
 
-    /// One round of eviction, of pages that are not in a range.
+    /// One round of eviction, of `most` pages at most, none of them in a range.
     pub(crate) fn reclaim_sparing<'a>(
         &'a self,
         node: &'a Node,
+        most: u32,
         spared: Option<PageRange>,
     ) -> Round<'a> {
         let mut outlook = Outlook { spared, ..Outlook::default() };
-        let mut victims = self.choose(node, &mut outlook);
+        let mut victims = self.choose(node, most, &mut outlook);
+        // Adjacent pages are cleared in one go.
+        victims.sort_by_key(|victim| victim.page);
         self.clear_victims(node, &mut victims);
         self.save_victims(node, &mut victims);
         let (mut got, mut nr_pages) = (None, 0);
@@ -284,25 +301,26 @@ impl Space {
     }
 
     /// Locks victims, the best first, and finds room for what has to be copied out.
-    fn choose<'a>(&'a self, node: &'a Node, outlook: &mut Outlook) -> Victims<'a> {
+    fn choose<'a>(&'a self, node: &'a Node, most: u32, outlook: &mut Outlook) -> Victims<'a> {
         let eighth = (node.capacity() / 8).max(1);
         let wanted = self.config.evict_batch.min(node.eviction_batch()).max(1);
-        let limit = eighth.min(wanted).min(MAX_VICTIMS as u32) as usize;
+        let limit = eighth.min(wanted).min(MAX_VICTIMS as u32).min(most) as usize;
         let mut victims = Batch::new();
-        for &(nr, page) in node.victims::<MAX_CANDIDATES>(node.id == HOST).iter() {
+        for &offer in node.victims::<MAX_CANDIDATES>(node.id == HOST).iter() {
             if victims.len() == limit || outlook.host_full {
                 break;
             }
-            if outlook.spared.is_some_and(|range| range.contains(page)) {
+            if outlook.spared.is_some_and(|range| range.contains(offer.page)) {
                 continue;
             }
-            let Some(entry) = self.table.get(page).and_then(|entry| entry.try_lock()) else {
+            let Some(entry) = self.table.get(offer.page).and_then(|entry| entry.try_lock()) else {
                 outlook.busy = true;
                 continue;
             };
-            match self.judge(node, nr, page, &entry, outlook) {
+            match self.judge(node, offer, &entry, outlook) {
                 Verdict::Spare => {}
                 Verdict::Evict { refuge } => {
+                    let Offer { nr, page, .. } = offer;
                     let frame = Frame { node: node.id, nr };
                     victims.push(Victim { page, frame, entry, refuge, failed: false });
                 }
@@ -315,25 +333,24 @@ impl Space {
     fn judge<'a>(
         &'a self,
         node: &Node,
-        nr: FrameNr,
-        page: PageNr,
+        offer: Offer,
         entry: &EntryGuard<'a>,
         outlook: &mut Outlook,
     ) -> Verdict<'a> {
-        // By now the frame may be another page's, or held.
-        let is_here = entry.copy_on(node.id).is_some_and(|c| c.nr == nr);
-        if !is_here || !entry.is_open() || node.is_pinned(nr) {
-            outlook.busy |= !is_here || !entry.is_open();
+        // By now the frame may be another page's, used again, or held.
+        let is_here = entry.copy_on(node.id).is_some_and(|c| c.nr == offer.nr);
+        if !is_here || !entry.is_open() || !node.is_unused_since(offer) {
+            outlook.busy |= !node.is_pinned(offer.nr);
             return Verdict::Spare;
         }
-        let frame = Frame { node: node.id, nr };
-        if self.mappers_of(entry, frame).any(|p| p.mmu.is_unused_since_entered(page)) {
+        let frame = Frame { node: node.id, nr: offer.nr };
+        if self.mappers_of(entry, frame).any(|p| p.mmu.is_unused_since_entered(offer.page)) {
             outlook.busy = true;
             return Verdict::Spare;
         }
         let is_only = entry.nr_copies() == 1;
         let can_go = !is_only || node.id != HOST;
-        if !can_go || self.ask(entry, page, RemapCause::Eviction, |c| c == frame).is_err() {
+        if !can_go || self.ask(entry, offer.page, RemapCause::Eviction, |c| c == frame).is_err() {
             return Verdict::Spare;
         }
         if !is_only {
@@ -387,7 +404,7 @@ impl Space {
     }
 
     /// Copies out, as one batch, what has no other valid copy.
-    fn save_victims(&self, node: &Node, victims: &mut Victims<'_>) {
+    pub(crate) fn save_victims(&self, node: &Node, victims: &mut Victims<'_>) {
         let host = self.known_node(HOST);
         let filler = Op::Zero(Frame { node: node.id, nr: FrameNr(0) });
         let mut ops = Records::<Op, MAX_VICTIMS>::new(filler);

@@ -72,6 +72,14 @@ pub struct NodeStats {
     pub evicted_clean_pages: u64,
     /// Copies dropped by `DONTNEED`.
     pub discarded_pages: u64,
+    /// How often who needed a frame found one free, or got one from the device.
+    pub frames_found_free: u64,
+    /// How often who needed a frame had to evict a page first.
+    pub frames_reclaimed: u64,
+    /// Pages copied to host memory in idle time, ahead of their eviction.
+    pub laundered_pages: u64,
+    /// How often background reclaim has woken up.
+    pub reclaimer_wakeups: u64,
 }
 
 /// The faults of one processor since it was attached.
@@ -168,6 +176,10 @@ impl Space {
             evicted_pages: get(Event::Evicted),
             evicted_clean_pages: get(Event::EvictedClean),
             discarded_pages: get(Event::Discarded),
+            frames_found_free: get(Event::FrameFree),
+            frames_reclaimed: get(Event::FrameReclaimed),
+            laundered_pages: self.stats.copied_pages(node.id, NodeId::HOST, MoveCause::Laundering),
+            reclaimer_wakeups: counts.reclaimer_wakeups,
         }
     }
 

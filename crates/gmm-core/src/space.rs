@@ -126,7 +126,8 @@ impl Space {
             let capacity = description.capacity_frames;
             // Of host memory only copies that another node duplicates leave: no policy is asked.
             let policy = if id == NodeId::HOST { EvictionPolicy::Lru } else { self.config.policy };
-            let node = Node::new(id, Arc::clone(&device), capacity, policy.make(capacity));
+            let policy = policy.make(capacity);
+            let node = Node::new(id, Arc::clone(&device), capacity, policy, &self.config);
             let percent = u64::from(self.config.pin_limit_percent.min(100));
             node.set_pin_limit((u64::from(capacity) * percent / 100) as u32);
             assert!(self.nodes[id.index()].set(node).is_ok(), "node {id} was made twice");

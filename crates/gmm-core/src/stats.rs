@@ -104,6 +104,10 @@ pub(crate) enum Event {
     EvictedClean,
     /// A copy on it was dropped by `DONTNEED`.
     Discarded,
+    /// Who needed a frame of it found one free (or its device had one).
+    FrameFree,
+    /// Who needed a frame of it had to evict a page first.
+    FrameReclaimed,
     /// A processor of it mapped a page for the first time since the page's `mmap`.
     Touched,
 }

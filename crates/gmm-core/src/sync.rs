@@ -135,6 +135,12 @@ impl Condvar {
         self.0.notify_all();
     }
 
+    /// Waits for a notification; wakes spuriously too.
+    pub fn wait<T, const R: u8>(&self, guard: &mut MutexGuard<'_, T, R>) {
+        let inner = guard.inner.take().expect("a guard that is not waiting");
+        guard.inner = Some(self.0.wait(inner).unwrap_or_else(|e| e.into_inner()));
+    }
+
     /// Waits for a notification, at most `timeout`; wakes spuriously too.
     pub fn wait_timeout<T, const R: u8>(
         &self,

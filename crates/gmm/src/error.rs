@@ -16,6 +16,14 @@ pub enum Error {
     /// An XPU refused or failed.
     #[error(transparent)]
     Xpu(#[from] gmm_hostxpu::Error),
+    /// A thread could not be started.
+    #[error("a thread to {doing} could not be started: {cause}; raise the limit (ulimit -u)")]
+    Thread {
+        /// What it was to do.
+        doing: &'static str,
+        /// What the operating system said.
+        cause: std::io::Error,
+    },
     /// A buffer of more elements than there are addresses.
     #[error("{len} elements of {size_bytes} bytes are more than the address space holds")]
     TooLong {

@@ -28,6 +28,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod advice;
+mod background;
 mod buffer;
 mod builder;
 mod bulk;

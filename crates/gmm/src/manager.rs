@@ -8,6 +8,7 @@ use gmm_core::{NodeId, PAGE_SIZE, PageInfo, RegionInfo, RegionUsage, Snapshot, S
 use gmm_cpu::BlockedSignals;
 use zerocopy::FromZeros;
 
+use crate::background::Background;
 use crate::workers::Workers;
 use crate::xpu::{Device, Xpu};
 use crate::{Advice, Builder, Error, Report, Result, Unified};
@@ -29,8 +30,10 @@ pub struct Gmm {
 }
 
 struct Inner {
-    // In this order: nothing is under way when contexts end, and they end before the CPU stops serving faults.
+    // In this order: nothing moves by itself or is under way while contexts end, and they end before
+    // the CPU stops serving faults.
     workers: Workers,
+    _background: Background,
     devices: Vec<Device>,
     _handlers: gmm_cpu::FaultHandlers,
     space: Arc<Space>,
@@ -58,10 +61,12 @@ impl Gmm {
         let space = Space::new(config, cpu.host(), cpu.mmu(), clock)?;
         let handlers = cpu.start(&space)?;
         let devices = builder.xpus.into_iter().map(|xpu| Device::new(&space, xpu));
-        let devices = devices.collect::<Result<_>>()?;
+        let devices = devices.collect::<Result<Vec<_>>>()?;
+        let background = Background::start(&space, devices.iter().map(Device::node))?;
         Ok(Self {
             inner: Arc::new(Inner {
                 workers: Workers::new(&space),
+                _background: background,
                 devices,
                 _handlers: handlers,
                 space,

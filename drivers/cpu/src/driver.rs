@@ -9,6 +9,7 @@ use crate::handler::FaultServer;
 use crate::mapping::{self, Mapping};
 use crate::pagemap::{Look, Pagemap};
 use crate::pool::Pool;
+use crate::renew::Renewer;
 use crate::uffd::{AccessKind, Features, MoveMode, RegisterMode, Uffd};
 use crate::{CpuMmu, FaultHandlers, HostMemory, SetupError, Window, probe};
 
@@ -76,7 +77,8 @@ impl CpuDriver {
         };
         let capacity = options.capacity_frames.unwrap_or_else(default_capacity);
         let pool = Arc::new(Pool::new(capacity, Arc::clone(&uffd))?);
-        let mmu = Arc::new(CpuMmu::new(Arc::clone(&pool), window, frees_page_tables));
+        let renewer = Renewer::new(&uffd)?;
+        let mmu = Arc::new(CpuMmu::new(Arc::clone(&pool), window, renewer, frees_page_tables));
         Ok(Self { host: Arc::new(HostMemory::new(pool)), mmu, uffd, options })
     }
 

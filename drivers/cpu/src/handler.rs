@@ -33,6 +33,18 @@ pub fn on_handler_thread() -> bool {
     IS_HANDLER.get()
 }
 
+/// Says, for as long as it lives, that this thread must not allocate.
+pub(crate) fn forbid_allocation() -> impl Drop {
+    struct Forbidden;
+    impl Drop for Forbidden {
+        fn drop(&mut self) {
+            IS_HANDLER.set(false);
+        }
+    }
+    IS_HANDLER.set(true);
+    Forbidden
+}
+
 /// Who serves the CPU's faults: the space, or a test in its place.
 #[doc(hidden)]
 pub trait FaultServer: Send + Sync {
@@ -105,7 +117,7 @@ impl Drop for FaultHandlers {
     }
 }
 
-fn setup_error(call: &'static str, cause: std::io::Error) -> SetupError {
+pub(crate) fn setup_error(call: &'static str, cause: std::io::Error) -> SetupError {
     SetupError::Os {
         call,
         doing: "starting the threads that serve faults",
@@ -124,10 +136,10 @@ struct Server<S> {
 
 impl<S: FaultServer> Server<S> {
     fn run(self) {
-        IS_HANDLER.set(true);
+        let _no_allocation = forbid_allocation();
         let served = catch_unwind(AssertUnwindSafe(|| self.serve_until_stopped()));
         match served {
-            Ok(Ok(())) => IS_HANDLER.set(false),
+            Ok(Ok(())) => {}
             Ok(Err(_)) => die(b"gmm: a thread that serves page faults can't read them; aborting\n"),
             Err(_) => die(b"gmm: a thread that serves page faults panicked; aborting\n"),
         }
@@ -172,13 +184,12 @@ impl<S: FaultServer> Server<S> {
     }
 
     fn serve(&self, event: Event) {
-        let addr = match event {
-            Event::Missing { addr, access } => {
-                self.faults.fault(addr, access);
-                addr
-            }
-            Event::Other { addr } => addr,
-        };
+        match event {
+            Event::Missing { addr, access } => self.faults.fault(addr, access),
+            Event::WriteProtected { addr } => self.faults.fault(addr, Access::Write),
+            Event::Other { .. } | Event::Remapped => {}
+        }
+        let Some(addr) = event.waits_at() else { return };
         // Entering a page has woken who waits for it, and so has poisoning it; but no path at
         // all may leave a thread waiting, and one that is woken for nothing only touches again.
         let _ = self.uffd().wake(addr.page().start().0, PAGE_SIZE);
@@ -186,7 +197,7 @@ impl<S: FaultServer> Server<S> {
 }
 
 /// Ends the process without allocating or taking a lock.
-fn die(message: &[u8]) -> ! {
+pub(crate) fn die(message: &[u8]) -> ! {
     // SAFETY: writes a static message to standard error.
     unsafe { libc::write(libc::STDERR_FILENO, message.as_ptr().cast(), message.len()) };
     std::process::abort()

@@ -94,7 +94,11 @@ impl Device for HostMemory {
     fn capabilities(&self) -> Capabilities {
         // Not READ_ONLY_MAPPINGS: the CPU can map read-only, but a write through such a mapping is
         // a SIGSEGV, not a fault that the core hears of.
-        Capabilities::REPLAYABLE_FAULTS | Capabilities::OWN_MEMORY | Capabilities::MOVABLE_FRAMES
+        Capabilities::REPLAYABLE_FAULTS
+            | Capabilities::OWN_MEMORY
+            | Capabilities::MOVABLE_FRAMES
+            | Capabilities::COHERENT_LINK
+            | Capabilities::READ_ONLY_REPLICAS
     }
 
     fn nodes(&self) -> &[NodeDescription] {

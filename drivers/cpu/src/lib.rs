@@ -12,6 +12,9 @@
 //! registered with userfaultfd: a thread that touches one waits until a handler thread has had it
 //! served.
 //!
+//! Two other ways to map a page: a frame of another node, as a piece of its device's memory file
+//! (`remote`), and a read-only copy of a host frame that stays in its slot (`replica`).
+//!
 //! # What is guaranteed
 //!
 //! - A touch of unified memory never hangs and never reads stale data: it is served, or raises
@@ -19,13 +22,17 @@
 //!   read-only region).
 //! - System calls fault pages in as loads do (unless only user-mode faults may be served; see
 //!   [`uffd::AccessKind`]).
-//! - An application may `madvise(MADV_DONTNEED)` its own unified pages, whole or by 4 KiB.
+//! - An application may `madvise(MADV_DONTNEED)` its own unified pages, whole or by 4 KiB: they read
+//!   as zero then. Where a page is mapped remotely or as a replica it keeps its data, as pages of a
+//!   shared file do: only the mapping or the copy is dropped.
 //! - Window and pool are not inherited by forked children, in which dropping a handle does
 //!   nothing.
 //!
 //! # What is not
 //!
 //! - A page pinned for long by someone else (io_uring fixed buffers, RDMA) can't move: `Busy`.
+//! - Direct I/O into a page that is mapped remotely goes to the device's frame, and what of it is
+//!   under way when the page is unmapped is lost: the kernel does not tell.
 //! - Pages given to a pipe (`vmsplice`) or sent with `MSG_ZEROCOPY` move all the same, and the
 //!   reader then sees what the frame holds next. Don't.
 //! - `mprotect` or `mlock` on unified memory makes moves fail (`UFFDIO_MOVE`, `EINVAL`). Regions
@@ -33,6 +40,7 @@
 //! - A page is made read-only right after it was moved in, and writable right before it is moved
 //!   out: in these 10 to 60 µs a write to a read-only region by another thread is not noticed.
 
+mod bits;
 mod clock;
 pub mod copy;
 mod creator;
@@ -44,8 +52,12 @@ mod mapping;
 mod mmu;
 mod moves;
 mod pagemap;
+mod patience;
 mod pool;
 pub mod probe;
+mod remote;
+mod renew;
+mod replica;
 mod signals;
 pub mod uffd;
 mod window;

@@ -6,9 +6,10 @@
 use core::ffi::c_void;
 use std::ffi::CStr;
 use std::io;
+use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, MsyncFlags, ProtFlags};
 
 use crate::SetupError;
 use crate::creator::Creator;
@@ -44,6 +45,46 @@ impl Mapping {
             rustix::mm::mmap_anonymous(std::ptr::null_mut(), len as usize, READ_WRITE, PRIVATE)?
         };
         Ok(Self { start: at as u64, len, creator: Creator::this_process() })
+    }
+
+    /// Maps `len` bytes of nothing somewhere.
+    pub(crate) fn nothing(len: u64) -> Result<Self, Errno> {
+        let none = ProtFlags::empty();
+        // SAFETY: the kernel chooses a free range.
+        let at = unsafe {
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), len as usize, none, PRIVATE)?
+        };
+        Ok(Self { start: at as u64, len, creator: Creator::this_process() })
+    }
+
+    /// Maps a part of a file somewhere, shared, not inherited by children.
+    pub(crate) fn file(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: u64,
+        protection: ProtFlags,
+    ) -> Result<Self, Errno> {
+        let (anywhere, len_bytes) = (std::ptr::null_mut(), len as usize);
+        // SAFETY: the kernel chooses a free range.
+        let at = unsafe {
+            rustix::mm::mmap(anywhere, len_bytes, protection, MapFlags::SHARED, fd, offset)?
+        };
+        let mapping = Self { start: at as u64, len, creator: Creator::this_process() };
+        // SAFETY: it was mapped just now.
+        unsafe { advise(mapping.start, len, Advice::LinuxDontFork) }?;
+        Ok(mapping)
+    }
+
+    /// Gives it the addresses from `to` on, in one step: what was mapped there is gone.
+    ///
+    /// # Safety
+    /// See the module, for the range from `to` on.
+    pub(crate) unsafe fn put_at(self, to: u64) -> Result<(), Errno> {
+        let (from, len) = (pointer(self.start), self.len as usize);
+        // SAFETY: the mapping is ours; the caller's promise.
+        unsafe { rustix::mm::mremap_fixed(from, len, len, MremapFlags::MAYMOVE, pointer(to)) }?;
+        std::mem::forget(self);
+        Ok(())
     }
 
     pub(crate) fn start(&self) -> u64 {
@@ -89,6 +130,13 @@ pub(crate) unsafe fn protect(start: u64, len: u64, flags: ProtFlags) -> Result<(
 pub(crate) unsafe fn advise(start: u64, len: u64, advice: Advice) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe { rustix::mm::madvise(pointer(start), len as usize, advice) }
+}
+
+/// Whether nothing is mapped at the page at `start`.
+pub(crate) fn is_unmapped(start: u64) -> bool {
+    // SAFETY: the kernel only looks at the mapping.
+    let looked = unsafe { rustix::mm::msync(pointer(start), 4096, MsyncFlags::ASYNC) };
+    looked == Err(Errno::NOMEM)
 }
 
 /// Gives the memory of a range back: absent from now on (and no longer poisoned).

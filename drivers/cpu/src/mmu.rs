@@ -1,6 +1,6 @@
 //! The CPU's page table: the five operations, by userfaultfd moves.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use gmm_core::driver::{Clear, DriverError, Enter, Examine, MappingKind, Mmu, Partial, Protection};
@@ -8,17 +8,21 @@ use gmm_core::{Frame, FrameNr, PAGE_SIZE, PageNr, PageRange, VirtAddr};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 
+use crate::bits::PageBits;
 use crate::mapping;
 use crate::moves::{Way, move_page};
 use crate::pagemap::Look;
+use crate::patience::Patience;
 use crate::pool::Pool;
-use crate::uffd::{MoveMode, Uffd};
+use crate::remote::Remote;
+use crate::renew::{Renewer, SPARE_PAGES};
+use crate::uffd::{CopyMode, MoveMode, Uffd};
 use crate::window::Window;
 
 /// What a discarded part of a page is filled with: a real page, since the kernel's zero page
 /// can't be moved by Linux 6.8.
 static ZEROS: [u8; SMALL as usize] = [0; SMALL as usize];
-const SMALL: u64 = 4096;
+pub(crate) const SMALL: u64 = 4096;
 
 /// After a slot could not be made huge, so many that aren't are left alone.
 const HEAL_PAUSE: u32 = 64;
@@ -31,15 +35,13 @@ const HEAL_PAUSE: u32 = 64;
 /// by 4 KiB, and so is every later page at that place: a page table, once there, makes the kernel
 /// split what is moved in. `pmap_clear` heals that when it moves such a page out: it makes the
 /// frame huge again in its slot (`MADV_COLLAPSE`), then frees the page table by `MADV_DONTNEED` on
-/// the page that is empty now. Mapping the page anew would free it too, but leave a gap in which
-/// another thread's touch is no event and reads zeros.
-///
-/// Kernels without `CONFIG_PT_RECLAIM` (before 6.14) keep the page table. Then split pages stay
-/// split: right, but 15 to 30 µs a move instead of 1.
+/// the page that is empty now; on kernels that keep it all the same (without `CONFIG_PT_RECLAIM`,
+/// before 6.14) by renewing the page.
 #[derive(Debug)]
 pub struct CpuMmu {
-    pool: Arc<Pool>,
+    pub(crate) pool: Arc<Pool>,
     window: Window,
+    pub(crate) renewer: Renewer,
     /// Whether `MADV_DONTNEED` frees page tables.
     frees_page_tables: bool,
     /// How many split pages are to be left alone yet.
@@ -47,21 +49,26 @@ pub struct CpuMmu {
     /// Read around moves, written around the collapse of a slot: the two at once can keep Linux 6.18
     /// busy in `UFFDIO_MOVE` for ever, when an application discards parts of pages meanwhile.
     moving: RwLock<()>,
-    /// One bit a page of the window: it is poisoned. Set and cleared under the entry's lock.
-    poisoned: Box<[AtomicU64]>,
+    pub(crate) poisoned: PageBits,
+    pub(crate) remote: Remote,
 }
 
 impl CpuMmu {
-    pub(crate) fn new(pool: Arc<Pool>, window: Window, frees_page_tables: bool) -> Self {
-        let words = window.range().nr_pages.div_ceil(64);
-        let poisoned = (0..words).map(|_| AtomicU64::new(0)).collect();
+    pub(crate) fn new(
+        pool: Arc<Pool>,
+        window: Window,
+        renewer: Renewer,
+        frees_page_tables: bool,
+    ) -> Self {
         Self {
             pool,
-            window,
+            renewer,
             frees_page_tables,
             heal_pause: AtomicU32::new(0),
             moving: RwLock::new(()),
-            poisoned,
+            poisoned: PageBits::new(window.range()),
+            remote: Remote::new(window.range()),
+            window,
         }
     }
 
@@ -70,50 +77,58 @@ impl CpuMmu {
         self.window.range()
     }
 
-    /// Whether pages that were split get huge again on this kernel.
-    pub fn heals(&self) -> bool {
-        self.frees_page_tables
-    }
-
     pub(crate) fn uffd(&self) -> &Uffd {
         &self.pool.uffd
     }
 
-    fn check(&self, page: PageNr, frame: Frame) -> Result<(), DriverError> {
+    pub(crate) fn check(&self, page: PageNr, frame: Frame) -> Result<(), DriverError> {
         match self.window.range().contains(page) && self.pool.has(frame.nr) {
             true => Ok(()),
             false => Err(DriverError::Broken("no such page or frame on the CPU")),
         }
     }
 
-    fn wake(&self, page: PageNr) {
+    pub(crate) fn wake(&self, page: PageNr) {
         // It fails only for ranges that aren't addresses.
         let _ = self.uffd().wake(page.start().0, PAGE_SIZE);
     }
 
-    /// Discards what lies at a page that maps no frame, and its page table.
-    fn empty_page(&self, page: PageNr) -> Result<(), Errno> {
+    /// Discards what lies at a page that maps no frame. Its page table may stay.
+    pub(crate) fn empty_page(&self, page: PageNr) -> Result<(), Errno> {
         // SAFETY: the page lies in the window and maps no frame.
         unsafe { mapping::empty(page.start().0, PAGE_SIZE) }
     }
 
-    fn set_protection(&self, page: PageNr, protection: Protection) -> Result<(), DriverError> {
-        let flags = match protection {
-            Protection::ReadOnly => ProtFlags::READ,
-            Protection::ReadWrite => mapping::READ_WRITE,
-        };
+    /// Discards what lies at a page that maps no frame, and its page table.
+    pub(crate) fn free_page_table(&self, page: PageNr) -> Result<(), Errno> {
+        match self.frees_page_tables {
+            true => self.empty_page(page),
+            // SAFETY: the page lies in the window and maps no frame.
+            false => unsafe { self.renewer.renew(page.start().0, PAGE_SIZE) },
+        }
+    }
+
+    pub(crate) fn set_protection(
+        &self,
+        page: PageNr,
+        protection: Protection,
+    ) -> Result<(), DriverError> {
         // SAFETY: the page lies in the window.
-        unsafe { mapping::protect(page.start().0, PAGE_SIZE, flags) }
+        unsafe { mapping::protect(page.start().0, PAGE_SIZE, flags(protection)) }
             .map_err(|errno| crate::os_error("mprotect", errno))
     }
 
     /// Moves a frame in, of which the first `offset` bytes are there already.
     fn bring_in(&self, enter: &Enter, offset: u64) -> Result<(), DriverError> {
         let Enter { page, frame, protection, kind } = *enter;
-        if kind != MappingKind::Local {
-            return Err(DriverError::Unsupported);
+        match kind {
+            MappingKind::Local => self.check(page, frame)?,
+            MappingKind::Replica => return self.enter_replica(page, frame, protection),
+            MappingKind::Remote(handle) => return self.enter_remote(page, handle, protection),
         }
-        self.check(page, frame)?;
+        if self.remote.has(page) || self.pool.is_replicated(frame.nr) {
+            return Err(DriverError::Broken("the CPU was asked to map a page in two ways"));
+        }
         if let Some(now) = self.pool.entered(frame.nr) {
             if now != protection {
                 self.set_protection(page, protection)?;
@@ -122,7 +137,7 @@ impl CpuMmu {
             self.wake(page);
             return Ok(());
         }
-        self.unpoison(page);
+        self.unpoison_page(page);
         let (addr, slot) = (page.start().0, self.pool.slot(frame.nr));
         let read_only = protection == Protection::ReadOnly;
         // Nobody who waits may slip in before a read-only page is read-only.
@@ -163,7 +178,7 @@ impl CpuMmu {
         let was_empty = look == Look::Absent && offset == 0;
         if was_empty {
             // It may still have a page table.
-            self.empty_page(page).map_err(|e| crate::os_error("madvise(MADV_DONTNEED)", e))?;
+            self.free_page_table(page).map_err(|e| crate::os_error("madvise", e))?;
         } else {
             let holes = MoveMode::ALLOW_SRC_HOLES;
             let mode = if look == Look::Huge { MoveMode::default() } else { holes };
@@ -187,7 +202,7 @@ impl CpuMmu {
         let Ok(_still) = self.moving.try_write() else { return };
         let pause = |left: u32| left.checked_sub(1);
         let paused = self.heal_pause.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pause);
-        if !self.frees_page_tables || paused.is_ok() {
+        if paused.is_ok() {
             return;
         }
         // Absent parts and zero pages would keep the collapse from happening.
@@ -195,7 +210,7 @@ impl CpuMmu {
         let healed = unsafe {
             mapping::populate(slot, PAGE_SIZE).is_ok()
                 && mapping::collapse(slot, PAGE_SIZE).is_ok()
-                && self.empty_page(page).is_ok()
+                && self.free_page_table(page).is_ok()
         };
         if !healed {
             self.heal_pause.store(HEAL_PAUSE, Ordering::Relaxed);
@@ -210,7 +225,7 @@ impl CpuMmu {
         }
         let part = addr.0 & !(SMALL - 1);
         // SAFETY: the part lies in a page of the window; what is there already stays.
-        match unsafe { self.uffd().copy(part, ZEROS.as_ptr(), SMALL) } {
+        match unsafe { self.uffd().copy(part, ZEROS.as_ptr(), SMALL, CopyMode::default()) } {
             Ok(()) => Ok(()),
             Err(stopped) if matches!(stopped.errno, Errno::EXIST | Errno::AGAIN) => Ok(()),
             Err(stopped) => Err(crate::os_error("UFFDIO_COPY", stopped.errno)),
@@ -253,6 +268,8 @@ impl CpuMmu {
                 && frame.0 == first_frame.0 + *i as u32
                 && self.window().contains(page)
                 && self.pool.has(frame)
+                && !self.pool.is_replicated(frame)
+                && !self.remote.has(page)
                 && self.pool.entered(frame) == state
         };
         batch.iter().enumerate().take_while(fits).count()
@@ -268,9 +285,43 @@ impl CpuMmu {
         ((bytes / PAGE_SIZE) as usize, bytes % PAGE_SIZE)
     }
 
-    fn poison_bit(&self, page: PageNr) -> Option<(&AtomicU64, u64)> {
-        let index = page.0.checked_sub(self.window().start.0)?;
-        Some((self.poisoned.get((index / 64) as usize)?, 1 << (index % 64)))
+    pub(crate) fn unpoison_page(&self, page: PageNr) {
+        // The core asks every processor, also one that maps the page.
+        if self.poisoned.remove(page) {
+            let _ = self.free_page_table(page);
+        }
+    }
+
+    /// Clears what is mapped in another way than by moving a frame: a run from the first, or
+    /// nothing if the first is a frame. Says how many pages.
+    fn clear_unmoved(&self, mappings: &mut [Clear]) -> Result<usize, DriverError> {
+        let Clear { page, frame, .. } = mappings[0];
+        let run = match () {
+            () if self.remote.has(page) => {
+                let fits = |(i, c): &(usize, &Clear)| {
+                    c.page == page.plus(*i as u64) && self.remote.has(c.page)
+                };
+                let most = mappings.iter().enumerate().take(SPARE_PAGES as usize);
+                let run = most.take_while(fits).count();
+                self.clear_remote(page, run as u64)?;
+                run
+            }
+            () if self.pool.has(frame.nr) && self.pool.is_replicated(frame.nr) => {
+                self.clear_replica(page, frame)?;
+                1
+            }
+            () => 0,
+        };
+        mappings[..run].iter_mut().for_each(|clear| clear.was_empty = false);
+        Ok(run)
+    }
+}
+
+/// What the kernel calls a protection.
+pub(crate) fn flags(protection: Protection) -> ProtFlags {
+    match protection {
+        Protection::ReadOnly => ProtFlags::READ,
+        Protection::ReadWrite => mapping::READ_WRITE,
     }
 }
 
@@ -294,11 +345,10 @@ impl Mmu for CpuMmu {
         if !self.window().contains_range(range) {
             return;
         }
-        self.window.close(range);
+        self.window.close(range, self.uffd());
         for page in range.pages() {
-            if let Some((word, bit)) = self.poison_bit(page) {
-                word.fetch_and(!bit, Ordering::Relaxed);
-            }
+            self.poisoned.remove(page);
+            self.remote.forget(page);
         }
         // A thread that waits in a fault stays there, unmapped or not, until it is woken.
         let _ = self.uffd().wake(range.start.start().0, range.len_bytes());
@@ -333,6 +383,12 @@ impl Mmu for CpuMmu {
     fn pmap_clear(&self, mappings: &mut [Clear]) -> Result<(), Partial> {
         let mut done = 0;
         while done < mappings.len() {
+            let unmoved = self.clear_unmoved(&mut mappings[done..]);
+            let unmoved = unmoved.map_err(|error| Partial { done, error })?;
+            if unmoved > 0 {
+                done += unmoved;
+                continue;
+            }
             let moving = self.moving();
             let run = self.run_len(&mappings[done..], |c| {
                 (c.page, c.frame.nr, true, Some(Protection::ReadWrite))
@@ -364,11 +420,21 @@ impl Mmu for CpuMmu {
     }
 
     fn revalidate(&self, mapping: Enter, addr: VirtAddr) -> Result<(), DriverError> {
-        let Enter { page, frame, .. } = mapping;
+        let Enter { page, frame, protection, kind } = mapping;
+        if self.remote.has(page) {
+            // Its mapping can't be lost, but for a kernel that failed half-way through replacing it.
+            return match kind {
+                MappingKind::Remote(handle) => self.enter_remote(page, handle, protection),
+                _ => Err(DriverError::Broken("the CPU maps the page from another node")),
+            };
+        }
         self.check(page, frame)?;
         let look = self.pool.pagemap.look(page.start().0, 1);
         let filled = match look {
             Look::Huge => Ok(()),
+            look if self.pool.is_replicated(frame.nr) => {
+                self.refill_replica(page, frame, addr, look)
+            }
             look => {
                 let _moving = self.moving();
                 self.refill(&mapping, addr, look)
@@ -379,12 +445,20 @@ impl Mmu for CpuMmu {
     }
 
     fn poison(&self, page: PageNr) -> bool {
-        let Some((word, bit)) = self.poison_bit(page) else { return false };
+        if !self.window().contains(page) || self.remote.has(page) {
+            return false;
+        }
+        let mut patience = Patience::new();
         for _ in 0..3 {
             // SAFETY: the page lies in the window and maps no frame, says the core.
-            if unsafe { self.uffd().poison(page.start().0, PAGE_SIZE) }.is_ok() {
-                word.fetch_or(bit, Ordering::Relaxed);
-                return true;
+            match unsafe { self.uffd().poison(page.start().0, PAGE_SIZE) } {
+                Ok(()) => {
+                    self.poisoned.insert(page);
+                    return true;
+                }
+                // Addresses change somewhere.
+                Err(stopped) if stopped.errno == Errno::AGAIN => drop(patience.wait()),
+                Err(_) => {}
             }
             // A leftover is in the way.
             let _ = self.empty_page(page);
@@ -394,10 +468,6 @@ impl Mmu for CpuMmu {
     }
 
     fn unpoison(&self, page: PageNr) {
-        let Some((word, bit)) = self.poison_bit(page) else { return };
-        // The core asks every processor, also one that maps the page.
-        if word.fetch_and(!bit, Ordering::Relaxed) & bit != 0 {
-            let _ = self.empty_page(page);
-        }
+        self.unpoison_page(page);
     }
 }

@@ -12,17 +12,13 @@
 //! | either | `EINVAL` | the application discarded the page just then, and its page table went with it | look again, a few times |
 //! | either | other, and `EINVAL` every time | the application's own `mprotect` or `mlock`, no memory | put back what was moved, fail |
 
-use std::time::Duration;
-
 use gmm_core::PAGE_SIZE;
 use gmm_core::driver::DriverError;
 use rustix::io::Errno;
 
 use crate::mapping;
+use crate::patience::Patience;
 use crate::uffd::{MoveMode, Uffd};
-
-/// How long a page that is pinned is waited for.
-const PIN_WAIT: Duration = Duration::from_millis(300);
 
 /// How often an `EINVAL` is not believed: kernels that free page tables with what was discarded
 /// say so, too, when a table goes while they move what it maps.
@@ -35,30 +31,6 @@ pub(crate) enum Way {
     In,
     /// From the window into its slot.
     Out,
-}
-
-/// Sleeps that grow, and end.
-struct Patience {
-    next: Duration,
-    left: Duration,
-}
-
-impl Patience {
-    fn new() -> Self {
-        Self { next: Duration::from_micros(20), left: PIN_WAIT }
-    }
-
-    /// Waits a little; `false` if there has been enough of it.
-    fn wait(&mut self) -> bool {
-        if self.left.is_zero() {
-            return false;
-        }
-        let pause = self.next.min(self.left);
-        std::thread::sleep(pause);
-        self.left -= pause;
-        self.next = (self.next * 2).min(Duration::from_millis(20));
-        true
-    }
 }
 
 /// Moves the page at `src` to `dst`, of which the first `offset` bytes are there already.

@@ -20,15 +20,17 @@ use crate::{SetupError, copy};
 ///
 /// | value | the frame | becomes |
 /// |---|---|---|
-/// | 0 `HOME` | in its slot, or nowhere yet | 1 or 2 by `pmap_enter` |
+/// | 0 `HOME` | in its slot, or nowhere yet | 1, 2 or 3 by `pmap_enter` |
 /// | 1 `ENTERED` | in the window, read-write | 0 by `pmap_clear`, 2 by `pmap_enter` |
 /// | 2 `ENTERED_READ_ONLY` | in the window, read-only | 0 by `pmap_clear`, 1 by `pmap_enter` |
+/// | 3 `REPLICATED` | in its slot, and a copy of it in the window | 0 by `pmap_clear` |
 ///
-/// A frame whose page was lost with its region (`va_release`) stays at 1 or 2 until it is filled
-/// or released, which makes it 0.
+/// A frame whose page was lost with its region (`va_release`) stays as it is until it is filled or
+/// released, which makes it 0.
 const HOME: u8 = 0;
 const ENTERED: u8 = 1;
 const ENTERED_READ_ONLY: u8 = 2;
+const REPLICATED: u8 = 3;
 
 /// The slots of all frames.
 #[derive(Debug)]
@@ -84,7 +86,7 @@ impl Pool {
         frame.0 < self.capacity
     }
 
-    /// How the frame is mapped in the window, `None` if it is at home.
+    /// How the frame itself is mapped in the window, `None` if it is at home.
     pub(crate) fn entered(&self, frame: FrameNr) -> Option<Protection> {
         // Relaxed, here and below: the core's entry lock orders all calls about one frame.
         match self.places[frame.0 as usize].load(Ordering::Relaxed) {
@@ -100,6 +102,16 @@ impl Pool {
             Some(Protection::ReadWrite) => ENTERED,
             Some(Protection::ReadOnly) => ENTERED_READ_ONLY,
         };
+        self.places[frame.0 as usize].store(place, Ordering::Relaxed);
+    }
+
+    /// Whether the window holds a copy of the frame.
+    pub(crate) fn is_replicated(&self, frame: FrameNr) -> bool {
+        self.places[frame.0 as usize].load(Ordering::Relaxed) == REPLICATED
+    }
+
+    pub(crate) fn set_replicated(&self, frame: FrameNr, replicated: bool) {
+        let place = if replicated { REPLICATED } else { HOME };
         self.places[frame.0 as usize].store(place, Ordering::Relaxed);
     }
 

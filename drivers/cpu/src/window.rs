@@ -6,7 +6,7 @@
 
 use std::ffi::CStr;
 
-use gmm_core::{PageNr, PageRange, VirtAddr};
+use gmm_core::{PAGE_SIZE, PageNr, PageRange, VirtAddr};
 use rustix::io::Errno;
 use rustix::mm::{Advice, ProtFlags};
 
@@ -14,7 +14,7 @@ use crate::SetupError;
 use crate::mapping::{self, Mapping};
 use crate::uffd::{RegisterMode, Uffd};
 
-const NAME: &CStr = c"gmm:window";
+pub(crate) const NAME: &CStr = c"gmm:window";
 
 /// Where a window lies by default: its lowest base and its length in bytes.
 #[cfg(not(gmm_tsan))]
@@ -94,32 +94,50 @@ impl Window {
         let (start, len) = (part.start.start().0, part.len_bytes());
         // SAFETY: the part lies in the window (the caller has checked), which is ours; no region
         // is there yet, so nobody uses its addresses until this returns.
-        unsafe {
-            mapping::remap(start, len, mapping::READ_WRITE)?;
-            let made = mapping::advise(start, len, Advice::LinuxDontFork)
-                .and_then(|()| mapping::advise(start, len, Advice::LinuxHugepage))
-                .and_then(|()| uffd.register(start, len, RegisterMode::MISSING));
-            if made.is_err() {
-                self.close(part);
-            } else {
-                mapping::name(start, len, NAME);
-            }
-            made
-        }
+        unsafe { make(start, len, uffd) }.inspect_err(|_| self.close(part, uffd))
     }
 
     /// Makes a part of the window nothing again. Its contents are lost.
-    pub(crate) fn close(&self, part: PageRange) {
+    pub(crate) fn close(&self, part: PageRange, uffd: &Uffd) {
         let (start, len) = (part.start.start().0, part.len_bytes());
-        // SAFETY: the part lies in the window, which is ours; its region is gone. If the kernel
-        // has no memory for the mapping's descriptor, the old one stays and is emptied at least.
+        // SAFETY: the part lies in the window, which is ours; its region is gone.
         unsafe {
             if mapping::remap(start, len, ProtFlags::empty()).is_err() {
-                let _ = mapping::empty(start, len);
-                return;
+                return spoil(part, uffd);
             }
             let _ = mapping::advise(start, len, Advice::LinuxDontFork);
             mapping::name(start, len, NAME);
+        }
+    }
+}
+
+/// Maps a range as pages of the window are: absent, and a touch is an event.
+///
+/// # Safety
+/// The range is of pages of the window that nobody uses: until this returns, a touch may read zeros.
+pub(crate) unsafe fn make(start: u64, len: u64, uffd: &Uffd) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        mapping::remap(start, len, mapping::READ_WRITE)?;
+        mapping::advise(start, len, Advice::LinuxDontFork)?;
+        mapping::advise(start, len, Advice::LinuxHugepage)?;
+        uffd.register(start, len, RegisterMode::WINDOW)?;
+    }
+    mapping::name(start, len, NAME);
+    Ok(())
+}
+
+/// Makes a part that can't be unmapped (the kernel allows no more mappings) raise SIGBUS instead of
+/// SIGSEGV: a touch that is an event would fault for ever, since no region is there.
+fn spoil(part: PageRange, uffd: &Uffd) {
+    for page in part.pages() {
+        let start = page.start().0;
+        // SAFETY: as in `close`. Single pages may have mappings of their own, which then must go.
+        unsafe {
+            if mapping::remap(start, PAGE_SIZE, ProtFlags::empty()).is_err() {
+                let _ = mapping::empty(start, PAGE_SIZE);
+                let _ = uffd.poison(start, PAGE_SIZE);
+            }
         }
     }
 }

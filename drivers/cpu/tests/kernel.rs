@@ -76,7 +76,7 @@ fn the_kernel_may_split_a_page() {
         rig.cpu.mmu().pmap_enter(&[enter]).unwrap();
         assert_eq!(memory.differences(0, PAGE, 1), 0);
     }
-    if huge_pages_work() && rig.cpu.mmu().heals() {
+    if huge_pages_work() {
         wait_until("the page is healed", || {
             let mut clear = [Clear { page, frame, was_empty: false }];
             rig.cpu.mmu().pmap_clear(&mut clear).unwrap();

@@ -5,7 +5,7 @@ mod common;
 use common::{Memory, PAGE, SMALL, wait_until};
 use gmm_core::VirtAddr;
 use gmm_core::driver::Access;
-use gmm_cpu::uffd::{AccessKind, Event, Features, MoveMode, RegisterMode, Stopped, Uffd};
+use gmm_cpu::uffd::{AccessKind, CopyMode, Event, Features, MoveMode, RegisterMode, Stopped, Uffd};
 use rustix::io::Errno;
 
 /// Two 2 MiB pages: the first registered for moves out of it, the second as missing.
@@ -123,9 +123,9 @@ fn absent_pages_are_filled_once() {
     let at = p.dst.0 as u64;
     // SAFETY: the test's own memory.
     unsafe {
-        p.uffd.copy(at, bytes.as_ptr(), SMALL as u64).unwrap();
+        p.uffd.copy(at, bytes.as_ptr(), SMALL as u64, CopyMode::default()).unwrap();
         p.uffd.zeropage(at + SMALL as u64, SMALL as u64).unwrap();
-        let again = p.uffd.copy(at, bytes.as_ptr(), SMALL as u64).unwrap_err();
+        let again = p.uffd.copy(at, bytes.as_ptr(), SMALL as u64, CopyMode::default()).unwrap_err();
         assert_eq!(again, Stopped { done: 0, errno: Errno::EXIST });
         let again = p.uffd.zeropage(at, SMALL as u64).unwrap_err();
         assert_eq!(again, Stopped { done: 0, errno: Errno::EXIST });

@@ -1,6 +1,7 @@
 //! The host XPU as a device: its node, its frames and its copies.
 
 use std::mem::ManuallyDrop;
+use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -8,8 +9,9 @@ use std::time::Duration;
 
 use gmm_core::driver::{
     Capabilities, Device, DriverError, Extent, Fence, NodeDescription, Op, PeerAddr, Place,
+    RemoteHandle,
 };
-use gmm_core::{Batch, Frame, NodeId};
+use gmm_core::{Batch, Frame, NodeId, PAGE_SIZE};
 
 use crate::dma::{Engines, Transfer};
 use crate::link::Direction;
@@ -181,6 +183,12 @@ impl Device for HostXpuDevice {
         Some(FABRIC)
     }
 
+    fn remote_handle(&self, frame: Frame) -> Option<RemoteHandle> {
+        self.bytes(frame).ok()?;
+        let fd = self.memory.fd().as_raw_fd();
+        Some(RemoteHandle { fd, offset_bytes: u64::from(frame.nr.0) * PAGE_SIZE })
+    }
+
     fn peer_addr(&self, frame: Frame) -> Option<PeerAddr> {
         self.bytes(frame).ok().map(|bytes| PeerAddr(bytes.as_ptr() as u64))
     }
@@ -202,7 +210,7 @@ impl Drop for HostXpuDevice {
 mod tests {
     use std::time::Instant;
 
-    use gmm_core::{FrameNr, HostAddr, PAGE_SIZE};
+    use gmm_core::{FrameNr, HostAddr};
 
     use super::*;
 
@@ -298,6 +306,27 @@ mod tests {
             assert!(matches!(device.submit(&[good, bad]), Err(DriverError::Broken(_))));
         }
         assert!(matches!(device.wait(Fence(77), LONG), Err(DriverError::Broken(_))));
+    }
+
+    #[test]
+    fn a_remote_mapping_is_of_the_frame_and_outlives_the_device() {
+        let device = device(HostXpuConfig::new(4 * PAGE_SIZE), 1);
+        let mut host = Host::new(5);
+        run(&device, &[Op::Copy { from: host.addr(), to: Place::Frame(frame(1, 2)) }]);
+        assert_eq!(device.remote_handle(frame(1, 4)), None);
+        assert_eq!(device.remote_handle(frame(2, 2)), None);
+        let RemoteHandle { fd, offset_bytes } = device.remote_handle(frame(1, 2)).unwrap();
+        // SAFETY: the device is there, and so is its file; a new mapping, which only this test
+        // knows, read as bytes that nobody writes while they are read.
+        let mapped = unsafe {
+            let fd = std::os::fd::BorrowedFd::borrow_raw(fd);
+            let (prot, flags) = (rustix::mm::ProtFlags::READ, rustix::mm::MapFlags::SHARED);
+            let at = rustix::mm::mmap(core::ptr::null_mut(), LEN, prot, flags, fd, offset_bytes);
+            core::slice::from_raw_parts(at.unwrap().cast::<u8>(), LEN)
+        };
+        assert!(mapped == host.bytes());
+        drop(device);
+        assert!(mapped == host.bytes());
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The XPU's local memory: frames in a memory file, mapped in the host process too (the *alias*),
-//! for DMA. Workers map single frames of the same file.
+//! for DMA. Workers map single frames of the same file, and so does the CPU where it maps a frame
+//! remotely. Such a mapping keeps the file's memory, whatever becomes of contexts and the device;
+//! the core clears it before it gives the frame back, which makes a hole there.
 
 use core::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -19,12 +19,31 @@ pub enum Event {
         /// What it wanted.
         access: Access,
     },
-    /// A thread waits for some other reason at this address (write protection, minor fault):
-    /// this driver never asks for such, so waking it is all there is to do.
+    /// A thread waits: it wrote to a page that is write-protected through userfaultfd.
+    WriteProtected {
+        /// What it wrote to.
+        addr: VirtAddr,
+    },
+    /// A thread waits for some other reason at this address (minor fault): this driver never asks
+    /// for such, so waking it is all there is to do.
     Other {
         /// What it touched.
         addr: VirtAddr,
     },
+    /// A registered range was given other addresses by `mremap`, which returns now.
+    Remapped,
+}
+
+impl Event {
+    /// Where a thread waits, if one does.
+    pub fn waits_at(self) -> Option<VirtAddr> {
+        match self {
+            Self::Missing { addr, .. } | Self::WriteProtected { addr } | Self::Other { addr } => {
+                Some(addr)
+            }
+            Self::Remapped => None,
+        }
+    }
 }
 
 impl Uffd {
@@ -48,15 +67,20 @@ impl Uffd {
         }
         // SAFETY: the kernel has written all of it.
         let msg = unsafe { msg.assume_init() };
-        if u32::from(msg.event) != raw::UFFD_EVENT_PAGEFAULT {
-            // Fork, remap, remove and unmap events come only to those who ask for them.
-            return Ok(None);
+        match u32::from(msg.event) {
+            raw::UFFD_EVENT_PAGEFAULT => {}
+            raw::UFFD_EVENT_REMAP => return Ok(Some(Event::Remapped)),
+            // Fork, remove and unmap events come only to those who ask for them.
+            _ => return Ok(None),
         }
         // SAFETY: it is the variant of a page fault event, and plain data.
         let fault = unsafe { msg.arg.pagefault };
         let addr = VirtAddr(fault.address);
         let has = |flag: u32| fault.flags & u64::from(flag) != 0;
-        if has(raw::UFFD_PAGEFAULT_FLAG_WP) || has(raw::UFFD_PAGEFAULT_FLAG_MINOR) {
+        if has(raw::UFFD_PAGEFAULT_FLAG_WP) {
+            return Ok(Some(Event::WriteProtected { addr }));
+        }
+        if has(raw::UFFD_PAGEFAULT_FLAG_MINOR) {
             return Ok(Some(Event::Other { addr }));
         }
         let write = has(raw::UFFD_PAGEFAULT_FLAG_WRITE);

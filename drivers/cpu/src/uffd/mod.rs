@@ -15,7 +15,7 @@ use bitflags::bitflags;
 use linux_raw_sys::general as raw;
 
 pub use events::Event;
-pub use ops::{MoveMode, Stopped};
+pub use ops::{CopyMode, MoveMode, Stopped};
 
 bitflags! {
     /// What a kernel's userfaultfd can do, as far as this driver cares.
@@ -23,6 +23,8 @@ bitflags! {
     pub struct Features: u64 {
         /// Events say when they are about write protection.
         const PAGEFAULT_FLAG_WP = raw::UFFD_FEATURE_PAGEFAULT_FLAG_WP as u64;
+        /// What `mremap` moves stays registered, and is an event.
+        const EVENT_REMAP = raw::UFFD_FEATURE_EVENT_REMAP as u64;
         /// Events carry the very address that was touched, not the start of its 4 KiB page.
         const EXACT_ADDRESS = raw::UFFD_FEATURE_EXACT_ADDRESS as u64;
         /// `UFFDIO_POISON` (Linux 6.6).
@@ -38,6 +40,8 @@ bitflags! {
         const MISSING = raw::UFFDIO_REGISTER_MODE_MISSING as u64;
         /// A write to a page that was write-protected through userfaultfd.
         const WRITE_PROTECT = raw::UFFDIO_REGISTER_MODE_WP as u64;
+        /// What pages of the window are registered for.
+        const WINDOW = Self::MISSING.bits() | Self::WRITE_PROTECT.bits();
     }
 }
 

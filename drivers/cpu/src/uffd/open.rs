@@ -15,14 +15,19 @@ use crate::SetupError;
 const UFFDIO_API: Opcode = opcode::read_write::<raw::uffdio_api>(0xAA, 0x3F);
 
 const FLAGS: UserfaultfdFlags = UserfaultfdFlags::CLOEXEC.union(UserfaultfdFlags::NONBLOCK);
-const NEEDED: [(Features, &str); 2] =
-    [(Features::MOVE, "UFFDIO_MOVE"), (Features::POISON, "UFFDIO_POISON")];
+const NEEDED: [(Features, &str); 4] = [
+    (Features::MOVE, "UFFDIO_MOVE"),
+    (Features::POISON, "UFFDIO_POISON"),
+    (Features::PAGEFAULT_FLAG_WP, "write protection"),
+    (Features::EVENT_REMAP, "remap events"),
+];
 
 impl Uffd {
     /// Opens one in the most capable way allowed, with all of [`Features`] that the kernel has.
     ///
     /// # Errors
-    /// [`SetupError::NoUserfaultfd`]; [`SetupError::MissingFeature`] if it can't move or poison.
+    /// [`SetupError::NoUserfaultfd`]; [`SetupError::MissingFeature`] if it lacks what is needed
+    /// (which Linux 6.8 has).
     pub fn open() -> Result<Self, SetupError> {
         let (features, _) = Self::query()?;
         if let Some((_, feature)) = NEEDED.into_iter().find(|(f, _)| !features.contains(*f)) {

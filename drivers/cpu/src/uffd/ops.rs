@@ -26,6 +26,17 @@ bitflags! {
     }
 }
 
+bitflags! {
+    /// How [`Uffd::copy`] fills.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct CopyMode: u64 {
+        /// Don't wake those who wait for the destination.
+        const DONT_WAKE = raw::UFFDIO_COPY_MODE_DONTWAKE as u64;
+        /// Write-protect what was filled, from the start: a write is an event.
+        const WRITE_PROTECT = raw::UFFDIO_COPY_MODE_WP as u64;
+    }
+}
+
 /// An operation that stopped part way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("stopped after {done} bytes: {errno}")]
@@ -105,15 +116,23 @@ impl Uffd {
             .map_err(|errno| Stopped::new(arg.move_, errno))
     }
 
-    /// Fills absent 4 KiB pages at `dst` with a copy of `src` and wakes who waits for them.
+    /// Fills absent 4 KiB pages at `dst` with a copy of `src` and wakes who waits for them. The
+    /// pages are small ones, and keep later moves to their place from staying huge.
     ///
     /// # Errors
     /// [`Stopped`]; `EEXIST` something is at the destination.
     ///
     /// # Safety
     /// The caller owns the destination; `src` is readable for `len` bytes.
-    pub unsafe fn copy(&self, dst: u64, src: *const u8, len: u64) -> Result<(), Stopped> {
-        let mut arg = raw::uffdio_copy { dst, src: src as u64, len, mode: 0, copy: 0 };
+    pub unsafe fn copy(
+        &self,
+        dst: u64,
+        src: *const u8,
+        len: u64,
+        mode: CopyMode,
+    ) -> Result<(), Stopped> {
+        let mode = mode.bits();
+        let mut arg = raw::uffdio_copy { dst, src: src as u64, len, mode, copy: 0 };
         // SAFETY: COPY reads and writes one `uffdio_copy`; the rest is the caller's.
         unsafe { ioctl(self, Updater::<COPY, _>::new(&mut arg)) }
             .map_err(|errno| Stopped::new(arg.copy, errno))
