@@ -11,6 +11,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use gmm_cli::process;
 
 /// One memory for CPUs and accelerators (XPUs): one pointer that is valid on every processor.
 #[derive(Parser)]
@@ -19,6 +20,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 Examples:
   gmm demo                 a language model on an XPU with a fraction of its size
   gmm bench faults         how fast pages move by faults
+  gmm ps                   which processes use GMM, and how much of what
+  gmm stat --pid 1234      what one of them has done so far
   gmm doctor               can GMM run here, and how well?
   sudo gmm doctor --fix    mend what root may mend
 
@@ -39,16 +42,55 @@ Examples:
 
 `cargo xtask demo` fetches the model and does the rest.")]
     Demo(gmm_cli::demo::Args),
-    /// Measure how fast pages move by faults, against raw copies.
+    /// Measure how fast the manager is, against raw copies.
     #[command(after_help = "\
 Examples:
   gmm bench faults                             256 MiB each way, nine times
   gmm bench faults --bytes 64MiB --json        one JSON object a line
   gmm bench faults --spin-us 0                 with both sides asleep while they wait
+  gmm bench coalesce                           what a duplicate fault costs
+  gmm bench oversubscribe                      sweeps over up to 4 times the XPU's memory
 
 Figures are medians over the repeats. Believe the ratio more than the speeds: subject and raw
 copies are measured in turn, so that what disturbs the machine disturbs both.")]
     Bench(gmm_cli::bench::Args),
+    /// List the processes that use GMM: their regions, and what each node holds of them.
+    ///
+    /// Shows your own processes; root sees everybody's.
+    #[command(after_help = "\
+Examples:
+  gmm ps
+  gmm ps --json | jq 'select(.command | test(\"train\"))'")]
+    Ps(process::PsArgs),
+    /// Show the counters of a process: faults, moves, evictions, who holds how much.
+    #[command(after_help = "\
+Examples:
+  gmm stat --pid 1234
+  gmm stat --pid 1234 --watch 1
+  gmm stat --pid 1234 --json | jq .counters
+  gmm stat --pid 1234 --prometheus > /var/lib/node_exporter/gmm.prom")]
+    Stat(process::StatArgs),
+    /// Show where the pages of each region of a process are.
+    Residency(process::ResidencyArgs),
+    /// Bring all pages of a process to a node, as far as there is room.
+    ///
+    /// Pages that nobody has touched are not made, and what lies on the node is not pushed out for
+    /// others. The process may go on meanwhile. Interrupted, it stops after a few pages.
+    #[command(after_help = "\
+Examples:
+  gmm prefetch --pid 1234 --node 1    before a burst of work on the XPU
+  gmm prefetch --pid 1234 --node 0    before the CPU reads all of it")]
+    Prefetch(process::PrefetchArgs),
+    /// Push all pages of a process out of the XPUs, to host memory.
+    ///
+    /// Their memory is free for other pages then; a process that goes on fetches back what it
+    /// uses. Pages that are pinned, or held by a launch, stay. Interrupted, it stops after a few
+    /// pages.
+    #[command(after_help = "\
+Examples:
+  gmm evict --pid 1234              off all XPUs
+  gmm evict --pid 1234 --node 2     off one")]
+    Evict(process::EvictArgs),
     Doctor(doctor::Args),
     #[command(hide = true)]
     Man(man::Args),
@@ -58,6 +100,11 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Demo(args) => gmm_cli::demo::run(args).map(|()| ExitCode::SUCCESS),
         Command::Bench(args) => gmm_cli::bench::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Ps(args) => process::ps(&args).map(|()| ExitCode::SUCCESS),
+        Command::Stat(args) => process::stat(&args).map(|()| ExitCode::SUCCESS),
+        Command::Residency(args) => process::residency(&args).map(|()| ExitCode::SUCCESS),
+        Command::Prefetch(args) => process::prefetch(&args).map(|()| ExitCode::SUCCESS),
+        Command::Evict(args) => process::evict(&args).map(|()| ExitCode::SUCCESS),
         Command::Doctor(args) => doctor::run(&args),
         Command::Man(args) => man::run(Cli::command(), &args),
     };

@@ -3,6 +3,7 @@
 use crate::remap::RemapCause;
 use crate::space::Space;
 use crate::stats::Event;
+use crate::trace::TraceEvent;
 use crate::{NodeId, PageNr, PageRange, Result, VirtAddr};
 
 impl Space {
@@ -16,6 +17,7 @@ impl Space {
     /// [`Error::PageKept`], [`Error::PageBusy`] or [`Error::Mmu`] for the page that could not be
     /// dropped; the pages before it have been.
     pub fn discard(&self, addr: VirtAddr, len_bytes: u64) -> Result<()> {
+        let begun = self.begin();
         self.regions.lock().covering(PageRange::covering(addr, len_bytes)?)?;
         let range = PageRange::within(addr, len_bytes)?;
         for (page, entry) in self.table.entries(range) {
@@ -25,6 +27,8 @@ impl Space {
             }
         }
         self.trim_host();
+        let (page, nr_pages) = (range.start, range.nr_pages);
+        self.end(begun, || TraceEvent::Discard { page, nr_pages });
         Ok(())
     }
 

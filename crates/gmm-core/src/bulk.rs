@@ -228,7 +228,7 @@ impl Space {
             if clears.is_empty() {
                 continue;
             }
-            let (done, error) = outcome(p.mmu.pmap_clear(&mut clears), clears.len());
+            let (done, error) = outcome(self.pmap_clear(p, &mut clears), clears.len());
             let pages = pages.iter_mut().skip(group).take(BATCH);
             let pages = pages.filter(|l| clears.iter().any(|c| c.page == l.page));
             for (i, l) in pages.enumerate() {
@@ -269,7 +269,7 @@ impl Space {
             if enters.is_empty() {
                 continue;
             }
-            let (done, error) = outcome(p.mmu.pmap_enter(&enters), enters.len());
+            let (done, error) = outcome(self.pmap_enter(p, &enters), enters.len());
             let pages = pages.iter_mut().skip(group).take(BATCH);
             let pages = pages.filter(|l| enters.iter().any(|e| e.page == l.page));
             for (i, l) in pages.enumerate() {

@@ -30,7 +30,7 @@ impl Space {
     ) -> Result<Contents> {
         let frame = m.frame_seen_from(processor.node).expect("a mapped page has a frame");
         let mut clear = [Clear { page, frame, was_empty: false }];
-        processor.mmu.pmap_clear(&mut clear).map_err(|partial| {
+        self.pmap_clear(processor, &mut clear).map_err(|partial| {
             m.set_unsure(m.is_unsure() || partial.error == DriverError::Timeout);
             mmu_error(processor, "unmap", page, partial.error)
         })?;
@@ -132,7 +132,7 @@ impl Space {
         enter: Enter,
         processor: &Processor,
     ) -> Result<()> {
-        let entered = processor.mmu.pmap_enter(&[enter]);
+        let entered = self.pmap_enter(processor, &[enter]);
         self.note_entered(m, enter, processor, entered.err().map(|partial| partial.error))
     }
 

@@ -19,8 +19,9 @@ use crate::node::{Node, TransitFrame};
 use crate::placement::{Plan, Way};
 use crate::remap::RemapCause;
 use crate::space::Space;
-use crate::stats::{Event, Outcome};
+use crate::stats::{Event, FaultOutcome};
 use crate::sync::Deadline;
+use crate::trace::TraceEvent;
 use crate::transfer::give_up;
 use crate::{
     Arrival, Error, Frame, MovedBy, NodeId, PageNr, Processor, ProcessorId, Result, VirtAddr,
@@ -38,12 +39,12 @@ pub enum Resolved {
     Again,
 }
 
-impl From<Outcome> for Resolved {
-    fn from(outcome: Outcome) -> Self {
+impl From<FaultOutcome> for Resolved {
+    fn from(outcome: FaultOutcome) -> Self {
         match outcome {
-            Outcome::Copied | Outcome::ZeroFilled | Outcome::Mapped => Self::Entered,
-            Outcome::Coalesced => Self::AlreadyUsable,
-            Outcome::Throttled | Outcome::Failed => Self::Again,
+            FaultOutcome::Copied | FaultOutcome::ZeroFilled | FaultOutcome::Mapped => Self::Entered,
+            FaultOutcome::Coalesced => Self::AlreadyUsable,
+            FaultOutcome::Throttled | FaultOutcome::Failed => Self::Again,
         }
     }
 }
@@ -102,14 +103,16 @@ impl Space {
         if let Err(error) = result {
             self.poison(processor, page, generation, error);
         }
-        let outcome = result.unwrap_or(Outcome::Failed);
-        let took = self.clock.now().saturating_sub(begun);
-        self.stats.count_fault(processor, access, outcome, took);
+        let outcome = result.unwrap_or(FaultOutcome::Failed);
+        let ended = self.clock.now();
+        self.stats.count_fault(processor, access, outcome, ended.saturating_sub(begun));
+        let processor = processor.id;
+        self.tell(begun, ended, || TraceEvent::Fault { processor, addr, access, outcome });
         result.map(Resolved::from)
     }
 
     /// Serves a want: steps 1 to 5.
-    pub(crate) fn resolve(&self, entry: &Entry, want: &Want<'_>) -> Result<Outcome> {
+    pub(crate) fn resolve(&self, entry: &Entry, want: &Want<'_>) -> Result<FaultOutcome> {
         let mut spare = Spare::default();
         let mut held_until = None;
         let mut own_only = false;
@@ -146,7 +149,7 @@ impl Space {
                     let holder = self.known_node(node);
                     holder.wait(holder.changes(), self.soon(), &*self.clock);
                     if deadline.left(&*self.clock).is_none() {
-                        return if patient { Err(error) } else { Ok(Outcome::Throttled) };
+                        return if patient { Err(error) } else { Ok(FaultOutcome::Throttled) };
                     }
                 }
                 Err(Error::Thrashing { .. }) => tries += 1,
@@ -221,7 +224,7 @@ impl Space {
     }
 
     /// Step 1, done: make sure that the processor sees what the entry says.
-    fn confirm(&self, m: &mut Mapping, want: &Want<'_>) -> Result<Outcome> {
+    fn confirm(&self, m: &mut Mapping, want: &Want<'_>) -> Result<FaultOutcome> {
         let page = want.page;
         let frame = m.frame_seen_from(want.node.id).expect("a usable page has a frame");
         match (want.cause, want.processor) {
@@ -236,9 +239,13 @@ impl Space {
                 })?;
             }
             (Cause::Hold, _) => want.node.hold(frame.nr),
-            _ => want.node.touch(frame.nr, Arrival::Hint),
+            _ => {
+                // Who asks for the page may do so to end what a failed fault left behind.
+                self.unpoison(m, page);
+                want.node.touch(frame.nr, Arrival::Hint);
+            }
         }
-        Ok(Outcome::Coalesced)
+        Ok(FaultOutcome::Coalesced)
     }
 
     /// Steps 4 and 5, on a locked entry that the processor can't use as it is. `spare` has what
@@ -249,7 +256,7 @@ impl Space {
         want: &Want<'_>,
         plan: &Plan<'_>,
         spare: Spare<'_>,
-    ) -> Result<Outcome> {
+    ) -> Result<FaultOutcome> {
         let (page, at, exclusive) = (want.page, plan.node.id, plan.exclusive);
         // A replica is a copy that nobody maps itself.
         let reader = want.processor.filter(|_| plan.way != Way::Replica);
@@ -284,7 +291,7 @@ impl Space {
         want: &Want<'_>,
         plan: &Plan<'_>,
         frame: Frame,
-    ) -> Result<Outcome> {
+    ) -> Result<FaultOutcome> {
         if plan.exclusive {
             self.drop_copies(m, want.page, |c| c.node != plan.node.id);
         }
@@ -295,7 +302,7 @@ impl Space {
         }
         let why = if want.cause == Cause::Prefetch { Arrival::Hint } else { Arrival::Fault };
         plan.node.touch(frame.nr, why);
-        Ok(Outcome::Mapped)
+        Ok(FaultOutcome::Mapped)
     }
 
     /// The page has no copy where it is to be: zero-fill or copy into the spare frame, map it,
@@ -306,14 +313,21 @@ impl Space {
         want: &Want<'_>,
         plan: &Plan<'_>,
         spare: Spare<'_>,
-    ) -> Result<Outcome> {
+    ) -> Result<FaultOutcome> {
         let (page, to) = (want.page, plan.node);
         let source = m.source();
         let from = source.map_or(to.id, |s| s.node);
         let frame = spare.target.ok_or_else(|| self.thrashing(want))?;
-        let frame = self
-            .fill(source, frame, spare.bounce)
-            .map_err(|cause| transfer_error(page, from, to, cause))?;
+        let begun = self.begin();
+        let filled = self.fill(source, frame, spare.bounce);
+        self.end(begun, || {
+            let (to, cause, ok) = (to.id, want.cause, filled.is_ok());
+            match source {
+                Some(_) => TraceEvent::Copy { from, to, cause, page, nr_pages: 1, ok },
+                None => TraceEvent::Zero { node: to, page, ok },
+            }
+        });
+        let frame = filled.map_err(|cause| transfer_error(page, from, to, cause))?;
         let target = frame.frame();
         let alone = plan.exclusive || source.is_none();
         if !alone {
@@ -342,7 +356,7 @@ impl Space {
         if want.cause == Cause::Prefetch {
             self.stats.count(to.id, Event::Prefetched);
         }
-        Ok(source.map_or(Outcome::ZeroFilled, |_| Outcome::Copied))
+        Ok(source.map_or(FaultOutcome::ZeroFilled, |_| FaultOutcome::Copied))
     }
 
     /// The mapping that a plan makes: for writing only where the page has no other copy.

@@ -3,6 +3,7 @@
 use crate::driver::Protection;
 use crate::entry::{Mapping, PageState};
 use crate::node::FramePlace;
+use crate::residency::look;
 use crate::space::Space;
 use crate::{
     Attributes, Frame, FrameNr, MAX_NODES, NodeId, PageNr, ProcessorId, ProcessorSet, RegionInfo,
@@ -37,21 +38,26 @@ pub struct RegionUsage {
     pub region: RegionInfo,
     /// Of each node, how many of the region's pages have a valid copy there.
     pub resident_pages: Vec<u64>,
+    /// How many of its pages someone was working on: where they are is not known.
+    pub in_motion_pages: u64,
 }
 
 impl Space {
-    /// Which region holds how many pages of which node. Visits every entry once.
+    /// Which region holds how many pages of which node. Visits every entry once, and waits for
+    /// none.
     pub fn usage(&self) -> Vec<RegionUsage> {
         let usage = |region: RegionInfo| {
             // Devices may join meanwhile.
             let mut resident_pages = vec![0; MAX_NODES];
+            let mut in_motion_pages = 0;
             for (_, entry) in self.table.entries(region.range) {
-                for copy in entry.lock().copies() {
-                    resident_pages[copy.node.index()] += 1;
+                match look(entry) {
+                    Some(m) => m.copies().for_each(|c| resident_pages[c.node.index()] += 1),
+                    None => in_motion_pages += 1,
                 }
             }
             resident_pages.truncate(self.nodes().count());
-            RegionUsage { region, resident_pages }
+            RegionUsage { region, resident_pages, in_motion_pages }
         };
         self.regions().into_iter().map(usage).collect()
     }

@@ -36,7 +36,7 @@ impl Space {
                 pages.extend(self.made_clean(node, offer));
             }
             seen += MAX_PAGES as u32;
-            self.save_victims(node, &mut pages);
+            self.save_victims(node, &mut pages, MoveCause::Laundering);
             let moved_by = MovedBy::new(MoveCause::Laundering, None);
             for Victim { page, mut entry, refuge, .. } in pages {
                 let Some(refuge) = refuge else { continue };

@@ -65,6 +65,7 @@ mod space;
 mod stats;
 pub mod sync;
 mod table;
+mod trace;
 mod transfer;
 mod unmap;
 
@@ -92,4 +93,5 @@ pub use remap::{Remap, RemapAnswer, RemapCause, RemapSubscriber, Subscription};
 pub use residency::{CopyInfo, MovedBy, Run};
 pub use snapshot::{FaultCounts, Moved, NodeStats, ProcessorStats, Snapshot};
 pub use space::{Attached, Space};
-pub use stats::MoveCause;
+pub use stats::{FaultOutcome, MoveCause};
+pub use trace::{Observer, TraceEvent};

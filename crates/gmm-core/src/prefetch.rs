@@ -16,6 +16,7 @@ use crate::reclaim::Round;
 use crate::space::Space;
 use crate::sync::RwLock;
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use crate::trace::TraceEvent;
 use crate::{
     Arrival, Batch, Error, NodeId, OutOfMemory, PAGE_SIZE, PageNr, PageRange, Processor,
     ProcessorSet, Result, VirtAddr,
@@ -129,8 +130,11 @@ impl Space {
     /// the errors of [`Space::fault`] for the page that failed, or [`Error::PageHeld`] if a launch
     /// holds it for longer than [`Config::hold_wait`](crate::Config::hold_wait); others have moved.
     pub fn prefetch(&self, addr: VirtAddr, len_bytes: u64, node: NodeId) -> Result<Prefetched> {
+        let begun = self.begin();
         let job = self.begin_prefetch(addr, len_bytes, node)?;
         self.work_on(&job);
+        let (page, nr_pages) = (job.range.start, job.range.nr_pages);
+        self.end(begun, || TraceEvent::Prefetch { node, page, nr_pages });
         job.outcome()
     }
 

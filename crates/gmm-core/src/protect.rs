@@ -1,9 +1,9 @@
 //! Changing what processors may do with a region.
 
-use crate::driver::{DriverError, Protection};
+use crate::driver::{DriverError, Enter, MappingKind, Protection};
 use crate::entry::Mapping;
 use crate::space::Space;
-use crate::{Error, Frame, PageNr, PageRange, Processor, Result, VirtAddr};
+use crate::{Error, Frame, NodeId, PageNr, PageRange, Processor, Result, VirtAddr};
 
 impl Space {
     /// Changes the protection of the pages that hold `addr .. addr + len_bytes`, for every
@@ -42,8 +42,14 @@ impl Space {
         }
         m.protection = protection;
         if m.has_replica() {
-            // A write through it would fault even where it has become an error: it is made anew.
+            // A write through it would fault even where it has become an error: it is made anew,
+            // at the next access, or now if a launch holds the page.
+            let frame = m.copy_on(NodeId::HOST).expect("a replica is of the host's copy");
             self.clear_one(m, page, self.cpu())?;
+            if self.known_node(NodeId::HOST).is_held(frame.nr) {
+                let kind = MappingKind::Replica;
+                self.enter_as(m, Enter { page, frame, protection, kind }, self.cpu())?;
+            }
         }
         for id in m.mapped().iter() {
             let Some(processor) = self.processor(id) else { continue };

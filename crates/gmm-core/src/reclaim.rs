@@ -15,6 +15,7 @@ use crate::remap::RemapCause;
 use crate::space::Space;
 use crate::stats::{Event, MoveCause};
 use crate::sync::Deadline;
+use crate::trace::TraceEvent;
 use crate::transfer::{direct, give_up};
 use crate::{
     Arrival, Batch, Departure, Frame, FrameNr, MovedBy, NodeId, OutOfMemory, PageNr, PageRange,
@@ -277,7 +278,7 @@ impl Space {
         // Adjacent pages are cleared in one go.
         victims.sort_by_key(|victim| victim.page);
         self.clear_victims(node, &mut victims);
-        self.save_victims(node, &mut victims);
+        self.save_victims(node, &mut victims, MoveCause::Eviction);
         let (mut got, mut nr_pages) = (None, 0);
         for victim in victims {
             if victim.failed {
@@ -385,7 +386,7 @@ impl Space {
             if clears.is_empty() {
                 continue;
             }
-            let (done, unsure) = match processor.mmu.pmap_clear(&mut clears) {
+            let (done, unsure) = match self.pmap_clear(&processor, &mut clears) {
                 Ok(()) => (clears.len(), false),
                 Err(Partial { done, error }) => {
                     (done.min(clears.len()), error == DriverError::Timeout)
@@ -403,8 +404,8 @@ impl Space {
         }
     }
 
-    /// Copies out, as one batch, what has no other valid copy.
-    pub(crate) fn save_victims(&self, node: &Node, victims: &mut Victims<'_>) {
+    /// Copies out, as one batch, what has no other valid copy. `cause` is why, for the trace.
+    pub(crate) fn save_victims(&self, node: &Node, victims: &mut Victims<'_>, cause: MoveCause) {
         let host = self.known_node(HOST);
         let filler = Op::Zero(Frame { node: node.id, nr: FrameNr(0) });
         let mut ops = Records::<Op, MAX_VICTIMS>::new(filler);
@@ -416,11 +417,22 @@ impl Space {
                 None => unable = true,
             }
         }
+        let begun = self.begin();
         let saved = match (ops.is_empty(), unable) {
             (_, true) => Err(DriverError::Broken("host memory has no address")),
             (true, false) => Ok(()),
             (false, false) => self.run(node, &ops),
         };
+        if let Some(first) = victims.iter().find(|v| v.refuge.is_some() && !v.failed) {
+            self.end(begun, || TraceEvent::Copy {
+                from: node.id,
+                to: HOST,
+                cause,
+                page: first.page,
+                nr_pages: ops.len() as u32,
+                ok: saved.is_ok(),
+            });
+        }
         if let Err(error) = saved {
             for victim in victims.iter_mut() {
                 if let Some(refuge) = victim.refuge.take() {
@@ -438,6 +450,7 @@ impl Space {
         victim: Victim<'a>,
     ) -> Option<TransitFrame<'a>> {
         let Victim { page, frame, mut entry, refuge, .. } = victim;
+        let clean = refuge.is_none();
         entry.remove_copy(node.id);
         let freed = node.take_back(frame.nr, page, Departure::Evicted);
         match refuge {
@@ -450,6 +463,7 @@ impl Space {
         }
         self.note_spare(&entry);
         self.stats.count(node.id, Event::Evicted);
+        self.end(self.begin(), || TraceEvent::Evict { node: node.id, page, clean });
         freed
     }
 }

@@ -149,12 +149,14 @@ impl Space {
         if !m.is_watched() {
             return Ok(());
         }
+        let mut answer = Ok(());
+        // They are told of every copy: some go whatever the answer.
         for from in m.copies().filter(|&copy| which(copy)) {
             if self.subscribers.with(|s| s.keeps(Remap { page, from, cause })) {
-                return Err(Error::PageKept { addr: page.start(), node: from.node });
+                answer = Err(Error::PageKept { addr: page.start(), node: from.node });
             }
         }
-        Ok(())
+        answer
     }
 
     /// `munmap`: whoever maps the addresses next is not watched.

@@ -118,7 +118,8 @@ impl Space {
     }
 }
 
-fn look(entry: &Entry) -> Option<EntryGuard<'_>> {
+/// The page, unless someone is working on it.
+pub(crate) fn look(entry: &Entry) -> Option<EntryGuard<'_>> {
     (0..TRIES).find_map(|_| {
         core::hint::spin_loop();
         entry.try_lock()

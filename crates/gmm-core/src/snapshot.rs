@@ -5,7 +5,7 @@ use crate::driver::Access;
 use crate::histogram::Histogram;
 use crate::node::Node;
 use crate::space::Space;
-use crate::stats::{Event, MoveCause, Outcome};
+use crate::stats::{Event, FaultOutcome, MoveCause};
 use crate::{MAX_PROCESSORS, NodeId, PAGE_SIZE, ProcessorId};
 
 /// What has happened in a space so far, and how its nodes stand. Counters are read one by one
@@ -192,14 +192,15 @@ impl Space {
         let node = self.stats.node_of(processor)?;
         let of = |access| {
             let get = |outcome| self.stats.faults(processor, access, outcome);
-            let (zero_filled, upgraded) = (get(Outcome::ZeroFilled), get(Outcome::Mapped));
+            let (zero_filled, upgraded) =
+                (get(FaultOutcome::ZeroFilled), get(FaultOutcome::Mapped));
             FaultCounts {
-                served: get(Outcome::Copied) + zero_filled + upgraded,
+                served: get(FaultOutcome::Copied) + zero_filled + upgraded,
                 zero_filled,
                 upgraded,
-                coalesced: get(Outcome::Coalesced),
-                throttled: get(Outcome::Throttled),
-                failed: get(Outcome::Failed),
+                coalesced: get(FaultOutcome::Coalesced),
+                throttled: get(FaultOutcome::Throttled),
+                failed: get(FaultOutcome::Failed),
             }
         };
         Some(ProcessorStats { processor, node, reads: of(Access::Read), writes: of(Access::Write) })

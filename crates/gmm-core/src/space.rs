@@ -10,6 +10,7 @@ use crate::remap::Subscribers;
 use crate::stats::Stats;
 use crate::sync::{Mutex, MutexGuard, Rank, RwLock};
 use crate::table::Table;
+use crate::trace::Hook;
 use crate::{
     Clock, Config, Error, EvictionPolicy, MAX_NODES, MAX_PROCESSORS, NodeId, PageNr, PageRange,
     Processor, ProcessorId, ProcessorSet, RegionInfo, Result, VirtAddr,
@@ -21,6 +22,7 @@ pub struct Space {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) table: Table,
     pub(crate) stats: Stats,
+    pub(crate) hook: Hook,
     pub(crate) regions: Mutex<Regions, { Rank::Regions as u8 }>,
     pub(crate) attributes: RwLock<AttributeTable>,
     pub(crate) subscribers: RwLock<Subscribers>,
@@ -67,6 +69,7 @@ impl Space {
             clock,
             table: Table::new(config.window),
             stats: Stats::new(),
+            hook: Hook::default(),
             regions: Mutex::new(Regions::new(config.window)),
             attributes: RwLock::default(),
             subscribers: RwLock::default(),
@@ -285,6 +288,12 @@ impl Space {
     /// [`Error::UnknownNode`].
     pub fn check_node(&self, node: NodeId) -> Result<()> {
         self.node(node).map(drop)
+    }
+
+    /// Whether a node is one of `device`'s, in this space.
+    pub fn is_node_of(&self, node: NodeId, device: &dyn Device) -> bool {
+        let wanted = core::ptr::from_ref(device).cast::<()>();
+        self.node(node).is_ok_and(|n| Arc::as_ptr(&n.device).cast::<()>() == wanted)
     }
 
     /// Whether regions cover the whole range.

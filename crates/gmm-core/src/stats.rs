@@ -64,10 +64,10 @@ impl MoveCause {
     }
 }
 
-/// What became of a fault, or of another wish for a page.
+/// What became of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub(crate) enum Outcome {
+pub enum FaultOutcome {
     /// The page was copied to the node.
     Copied,
     /// The page was zero-filled on the node.
@@ -82,7 +82,31 @@ pub(crate) enum Outcome {
     Failed,
 }
 
-const NR_OUTCOMES: usize = Outcome::Failed as usize + 1;
+impl FaultOutcome {
+    /// All outcomes, in order.
+    pub const ALL: [Self; 6] = [
+        Self::Copied,
+        Self::ZeroFilled,
+        Self::Mapped,
+        Self::Coalesced,
+        Self::Throttled,
+        Self::Failed,
+    ];
+
+    /// Its name in traces and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Copied => "copied",
+            Self::ZeroFilled => "zero_filled",
+            Self::Mapped => "upgraded",
+            Self::Coalesced => "coalesced",
+            Self::Throttled => "throttled",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+const NR_OUTCOMES: usize = FaultOutcome::ALL.len();
 
 /// What is counted of one node, beside its faults.
 #[derive(Clone, Copy, Debug)]
@@ -178,18 +202,18 @@ impl Stats {
         &self,
         processor: &Processor,
         access: Access,
-        outcome: Outcome,
+        outcome: FaultOutcome,
         took: Duration,
     ) {
         let of_processor = &self.processors[processor.id.index()];
         of_processor.faults[access as usize][outcome as usize].fetch_add(1, Ordering::Relaxed);
         match outcome {
-            Outcome::Copied | Outcome::ZeroFilled | Outcome::Mapped => {
+            FaultOutcome::Copied | FaultOutcome::ZeroFilled | FaultOutcome::Mapped => {
                 self.nodes[processor.node.index()].served.count(took);
             }
-            Outcome::Coalesced => self.count(processor.node, Event::Coalesced),
-            Outcome::Throttled => self.count(processor.node, Event::Throttled),
-            Outcome::Failed => self.count(processor.node, Event::Failed),
+            FaultOutcome::Coalesced => self.count(processor.node, Event::Coalesced),
+            FaultOutcome::Throttled => self.count(processor.node, Event::Throttled),
+            FaultOutcome::Failed => self.count(processor.node, Event::Failed),
         }
     }
 
@@ -218,7 +242,7 @@ impl Stats {
         (node != NOBODY).then_some(NodeId(node))
     }
 
-    pub(crate) fn faults(&self, id: ProcessorId, access: Access, outcome: Outcome) -> u64 {
+    pub(crate) fn faults(&self, id: ProcessorId, access: Access, outcome: FaultOutcome) -> u64 {
         let of_processor = &self.processors[id.index()];
         of_processor.faults[access as usize][outcome as usize].load(Ordering::Relaxed)
     }

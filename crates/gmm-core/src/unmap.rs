@@ -3,6 +3,7 @@
 use crate::entry::Mapping;
 use crate::remap::RemapCause;
 use crate::space::Space;
+use crate::trace::TraceEvent;
 use crate::{Error, PageNr, PageRange, ProcessorSet, Result, VirtAddr};
 
 impl Space {
@@ -18,6 +19,7 @@ impl Space {
         if !addr.is_page_start() {
             return Err(Error::Unaligned { addr });
         }
+        let begun = self.begin();
         let range = PageRange::covering(addr, len_bytes)?;
         // A context that attaches meanwhile would miss the range if it came back.
         let _setup = self.set_up();
@@ -44,6 +46,8 @@ impl Space {
         self.end_subscriptions(range);
         self.regions.lock().free(range);
         self.trim_host();
+        let (page, nr_pages) = (range.start, range.nr_pages);
+        self.end(begun, || TraceEvent::Unmap { page, nr_pages });
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 
 use core::time::Duration;
 
+use gmm_core::driver::Capabilities;
 use gmm_driver_tests::array::{ArraySubject, Completion, Defect, DeviceOptions};
 use gmm_driver_tests::kit::run_matching;
 
@@ -57,6 +58,32 @@ defects! {
     release_that_keeps_mappings: ReleaseKeepsMappings, Inline, "release-unmaps",
         "in a range released";
     reservation_that_leaks: ReservationLeaks, Inline, "reserve-release-reserve", "Refused";
+}
+
+/// As [`caught`], for a device that can do more, or that is the host.
+fn caught_with(options: DeviceOptions, defect: Defect, rule: &str, seen: &str) {
+    let subject = ArraySubject::new(options.broken(defect)).within(Duration::from_secs(3));
+    let report = run_matching(subject, rule);
+    assert!(report.breaks(rule), "{defect:?} does not break {rule}:\n{report}");
+    assert!(report.to_string().contains(seen), "{report}");
+}
+
+#[test]
+fn mappings_across_nodes_and_replicas() {
+    let linked = || DeviceOptions::xpu("xpu", 24).with(Capabilities::COHERENT_LINK);
+    let host = || DeviceOptions::host(24).with(Capabilities::READ_ONLY_REPLICAS);
+    let cases = [
+        (linked(), Defect::HandleOfANeighbour, "handle-is-the-frame", "read at its handle"),
+        (linked(), Defect::RemoteIsACopy, "remote-is-the-frame", "the frame was written"),
+        (linked(), Defect::RemoteStays, "remote-clear-removes", "then a core read"),
+        (linked(), Defect::ReleaseKeepsRemote, "remote-release-removes", "then a core read"),
+        (host(), Defect::ReplicaLetsWritesThrough, "replica-stops-writes", "through a replica"),
+        (host(), Defect::ReplicaTakesFrame, "replica-is-equal", "moved into the window"),
+        (host(), Defect::ReplicaStays, "replica-clear-removes", "then a core read"),
+    ];
+    for (options, defect, rule, seen) in cases {
+        caught_with(options, defect, rule, seen);
+    }
 }
 
 /// A store that `va_release` does not wait for shows in that rule and in no other.

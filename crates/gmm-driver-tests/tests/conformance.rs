@@ -45,7 +45,8 @@ fn every_host() {
     for completion in [Completion::Inline, Completion::AtWait, Completion::Halves] {
         let host = DeviceOptions::host(24).completing(completion);
         passes(host.clone());
-        passes(host.with(Capabilities::READ_ONLY_MAPPINGS));
+        passes(host.clone().with(Capabilities::READ_ONLY_MAPPINGS));
+        passes(host.with(Capabilities::COHERENT_LINK | Capabilities::READ_ONLY_REPLICAS));
     }
 }
 

@@ -7,17 +7,21 @@
 use std::collections::BTreeMap;
 
 use gmm_core::driver::{Access, Capabilities, DriverError, Protection};
-use gmm_core::{NodeId, PAGE_SIZE, PageNr, PageRange, Stopped};
+use gmm_core::{Attribute, NodeId, PAGE_SIZE, PageNr, PageRange, Stopped, VirtAddr};
 use gmm_driver_tests::array::{
     AccessError, Call, Completion, DeviceOptions, FRAME_WORDS, Failure, Trigger,
 };
 use gmm_driver_tests::{World, word};
 
 const CPU: usize = 0;
-/// Two contexts of the first XPU, one of the second.
+/// Two contexts of each of three XPUs, and one on a device without memory, beside the CPU.
 const A1: usize = 1;
 const A2: usize = 2;
 const B: usize = 3;
+const B2: usize = 4;
+const C1: usize = 5;
+const C2: usize = 6;
+const GUEST: usize = 7;
 
 type Step = fn(&mut Run) -> Result<(), String>;
 
@@ -68,20 +72,71 @@ const SCRIPT: &[(&str, Step)] = &[
     ("munmap in part", |r| r.munmap(1, 2)),
     ("b writes 3", |r| r.write(B, 3, 14)),
     ("prefetch to the host", |r| r.prefetch(1, 2, 0)),
+    ("c1 writes 0", |r| r.write(C1, 0, 15)),
+    ("c2 reads 0", |r| r.read(C2, 0)),
+    ("b2 reads 0", |r| r.read(B2, 0)),
+    ("the guest writes 1", |r| r.write(GUEST, 1, 16)),
+    ("pin on c", |r| r.pin(1, 2, 3)),
+    ("c2 writes 1, pinned there", |r| r.write(C2, 1, 17)),
+    ("unpin", |r| r.unpin(1, 2, 3)),
+    ("read mostly", |r| r.advise(1, 3, Attribute::ReadMostly(true))),
+    ("cpu reads 1, mostly read", |r| r.read(CPU, 1)),
+    ("cpu writes 1, mostly read", |r| r.write(CPU, 1, 18)),
+    ("to be mapped by the cpu", |r| r.advise(3, 1, Attribute::AccessedBy(NodeId::HOST, true))),
+    ("a1 writes 3 again", |r| r.write(A1, 3, 19)),
+    ("cpu writes 3, where it is", |r| r.write(CPU, 3, 20)),
+    ("b writes 3, takes it", |r| r.write(B, 3, 21)),
+    ("to be on c", |r| r.advise(4, 1, Attribute::Preferred(Some(NodeId(3))))),
+    ("cpu writes 4, on c", |r| r.write(CPU, 4, 22)),
+    ("launder b", |r| r.launder(2)),
+    ("b2 reads 3, clean", |r| r.read(B2, 3)),
+    ("b2 writes 3", |r| r.write(B2, 3, 23)),
+    ("reclaim b", |r| r.reclaim(2)),
+    ("evict from c", |r| r.evict(3)),
+    ("protect what is mostly read", |r| r.protect(1, 3, Protection::ReadOnly)),
+    ("unprotect what is mostly read", |r| r.protect(1, 3, Protection::ReadWrite)),
 ];
 
+/// What the devices are like.
+#[derive(Clone, Copy)]
+struct Kind {
+    completion: Completion,
+    read_only: bool,
+    /// Launches name what they use: no fault is replayed.
+    held: bool,
+    /// The CPU maps frames of others, and replicas.
+    coherent: bool,
+}
+
+const PLAIN: Kind =
+    Kind { completion: Completion::Inline, read_only: true, held: false, coherent: false };
+
 impl Run {
-    fn new(completion: Completion, read_only: bool) -> Self {
-        let pick = |options: DeviceOptions| match read_only {
-            true => options,
-            false => options.without(Capabilities::READ_ONLY_MAPPINGS),
+    fn new(kind: Kind) -> Self {
+        let pick = |options: DeviceOptions| {
+            let options = options.completing(kind.completion);
+            let not = |options: DeviceOptions, yes, capability| match yes {
+                true => options,
+                false => options.without(capability),
+            };
+            let options = not(options, kind.read_only, Capabilities::READ_ONLY_MAPPINGS);
+            not(options, !kind.held, Capabilities::REPLAYABLE_FAULTS)
         };
-        let host = |h: DeviceOptions| DeviceOptions { import_limit: 3, ..h.completing(completion) };
+        let host = |h: DeviceOptions| {
+            let h = DeviceOptions { import_limit: 3, ..h.completing(kind.completion) };
+            match kind.coherent {
+                true => h.with(Capabilities::COHERENT_LINK | Capabilities::READ_ONLY_REPLICAS),
+                false => h,
+            }
+        };
+        let guest = DeviceOptions { node_frames: Vec::new(), ..DeviceOptions::xpu("guest", 0) };
         let world = World::builder(13)
             .host(host)
-            .config(|c| c.launder_share = 1)
-            .xpu(pick(DeviceOptions::xpu("a", 3).completing(completion)), 2)
-            .xpu(pick(DeviceOptions::xpu("b", 4).completing(completion)), 1)
+            .xpu(pick(DeviceOptions::xpu("a", 3)), 2)
+            .xpu(pick(DeviceOptions::xpu("b", 4)), 2)
+            .xpu(pick(DeviceOptions::xpu("c", 3)), 2)
+            .xpu(pick(guest), 1)
+            .config(|c| (c.high_watermark, c.launder_share) = (Some(2), 1))
             .build();
         Self { world, regions: Vec::new(), pages: BTreeMap::new() }
     }
@@ -111,9 +166,8 @@ impl Run {
         let page = self.page(page);
         for at in 0..FRAME_WORDS as u64 {
             let value = seed << 8 | at;
-            let stored =
-                self.healed(who, page, |r| r.world.processors[who].store(word(page, at), value));
-            stored.map_err(|e| e.to_string())?;
+            let store = |r: &Self| r.world.processors[who].store(word(page, at), value);
+            self.healed(who, page, Access::Write, store).map_err(|e| e.to_string())?;
             self.pages.get_mut(&page).expect("mapped")[at as usize] = value;
         }
         Ok(())
@@ -123,24 +177,34 @@ impl Run {
         let page = self.page(page);
         for at in 0..FRAME_WORDS as u64 {
             let load = |r: &Self| r.world.processors[who].load(word(page, at));
-            let seen = self.healed(who, page, load).map_err(|e| e.to_string())?;
+            let seen = self.healed(who, page, Access::Read, load).map_err(|e| e.to_string())?;
             let wanted = self.pages[&page][at as usize];
             assert_eq!(seen, wanted, "word {at} of {page:?} as processor {who} sees it");
         }
         Ok(())
     }
 
-    /// An access; if the page was poisoned by a fault that failed, as after a repair.
+    /// An access; if the page was poisoned by a fault that failed, as after a repair; if its fault
+    /// can't be replayed, as a launch that names the page.
     fn healed<T>(
         &self,
         who: usize,
         page: PageNr,
-        access: impl Fn(&Self) -> Result<T, AccessError>,
+        access: Access,
+        attempt: impl Fn(&Self) -> Result<T, AccessError>,
     ) -> Result<T, AccessError> {
-        match access(self) {
+        match attempt(self) {
             Err(AccessError::Poisoned) => {
                 self.world.heal(who, page.start())?;
-                access(self)
+                attempt(self)
+            }
+            Err(AccessError::Unserved) => {
+                let processor = self.world.processors[who].processor.clone();
+                let range = PageRange { start: page, nr_pages: 1 };
+                let _held = self.world.space.hold(&processor, &[range], access)?;
+                let done = attempt(self);
+                assert!(!matches!(done, Err(AccessError::Unserved)), "held and not mapped");
+                done
             }
             result => result,
         }
@@ -181,6 +245,33 @@ impl Run {
         let processor = self.world.processors[who].processor.clone();
         let held = self.world.space.hold(&processor, &[range], Access::Write);
         held.map(drop).map_err(|e| e.to_string())
+    }
+
+    fn range(&self, first: usize, nr_pages: u64) -> (VirtAddr, u64) {
+        (self.page(first).start(), nr_pages * PAGE_SIZE)
+    }
+
+    fn pin(&mut self, first: usize, nr_pages: u64, node: u8) -> Result<(), String> {
+        let (addr, len) = self.range(first, nr_pages);
+        self.world.space.pin(addr, len, NodeId(node)).map_err(|e| e.to_string())
+    }
+
+    fn unpin(&mut self, first: usize, nr_pages: u64, node: u8) -> Result<(), String> {
+        let (addr, len) = self.range(first, nr_pages);
+        self.world.space.unpin(addr, len, NodeId(node)).map_err(|e| e.to_string())
+    }
+
+    fn advise(&mut self, first: usize, nr_pages: u64, what: Attribute) -> Result<(), String> {
+        let (addr, len) = self.range(first, nr_pages);
+        self.world.space.set_attribute(addr, len, what).map_err(|e| e.to_string())
+    }
+
+    fn reclaim(&mut self, node: u8) -> Result<(), String> {
+        self.world.space.reclaim_now(NodeId(node)).map_err(|e| e.to_string())
+    }
+
+    fn evict(&mut self, node: u8) -> Result<(), String> {
+        self.world.space.evict(NodeId(node), 2).map(drop).map_err(|e| e.to_string())
     }
 
     fn discard(&mut self, page: usize) -> Result<(), String> {
@@ -255,11 +346,11 @@ fn play(mut run: Run, trigger: Option<Trigger>) -> u64 {
 }
 
 /// Makes call after call fail, until the script has no more.
-fn every_position(failure: Failure, times: u64, completion: Completion, read_only: bool) {
+fn every_position(failure: Failure, times: u64, kind: Kind) {
     let mut positions = 0;
     loop {
         let trigger = Trigger { call: None, first: positions, times, failure };
-        if play(Run::new(completion, read_only), Some(trigger)) == 0 {
+        if play(Run::new(kind), Some(trigger)) == 0 {
             break;
         }
         positions += 1;
@@ -269,7 +360,7 @@ fn every_position(failure: Failure, times: u64, completion: Completion, read_onl
 
 #[test]
 fn the_script_itself_makes_every_kind_of_call() {
-    let run = Run::new(Completion::Halves, true);
+    let run = Run::new(Kind { completion: Completion::Halves, ..PLAIN });
     let machine = run.world.machine.clone();
     play(run, None);
     for call in Call::ALL {
@@ -281,26 +372,50 @@ fn the_script_itself_makes_every_kind_of_call() {
 fn one_error_at_every_position() {
     let os = DriverError::Os { call: "mmap", errno: 12 };
     for error in [DriverError::Busy, DriverError::NoMemory, os] {
-        every_position(Failure::Error(error), 1, Completion::Inline, true);
+        every_position(Failure::Error(error), 1, PLAIN);
     }
 }
 
 #[test]
 fn one_error_at_every_position_without_read_only_mappings() {
-    every_position(Failure::Error(DriverError::Busy), 1, Completion::AtWait, false);
+    let kind = Kind { completion: Completion::AtWait, read_only: false, ..PLAIN };
+    every_position(Failure::Error(DriverError::Busy), 1, kind);
+}
+
+#[test]
+fn one_error_at_every_position_where_launches_hold() {
+    for read_only in [true, false] {
+        let kind = Kind { read_only, held: true, ..PLAIN };
+        every_position(Failure::Error(DriverError::Busy), 1, kind);
+    }
+}
+
+#[test]
+fn one_error_at_every_position_over_a_coherent_link() {
+    let kind = Kind { completion: Completion::Halves, coherent: true, ..PLAIN };
+    every_position(Failure::Error(DriverError::NoMemory), 1, kind);
 }
 
 #[test]
 fn three_errors_in_a_row_at_every_position() {
-    every_position(Failure::Error(DriverError::NoMemory), 3, Completion::Halves, true);
+    let kind = Kind { completion: Completion::Halves, ..PLAIN };
+    every_position(Failure::Error(DriverError::NoMemory), 3, kind);
 }
 
 #[test]
 fn a_hang_at_every_position() {
-    every_position(Failure::Hang, 1, Completion::Halves, true);
+    for coherent in [false, true] {
+        every_position(
+            Failure::Hang,
+            1,
+            Kind { completion: Completion::Halves, coherent, ..PLAIN },
+        );
+    }
 }
 
 #[test]
 fn death_at_every_position() {
-    every_position(Failure::Death, 1, Completion::Inline, true);
+    for held in [false, true] {
+        every_position(Failure::Death, 1, Kind { held, ..PLAIN });
+    }
 }

@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use gmm_core::driver::Access;
-use gmm_core::{Error, PAGE_SIZE, PageRange};
+use gmm_core::driver::{Access, Capabilities};
+use gmm_core::{Attribute, Error, NodeId, PAGE_SIZE, PageRange};
 use gmm_driver_tests::array::{AccessError, Completion, DeviceOptions};
 use gmm_driver_tests::{World, word};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
@@ -302,6 +302,130 @@ fn prefetch_against_fault() {
         expect_count(&world, range, 0, 1);
         expect_count(&world, range, 1, 1);
     });
+}
+
+/// Eight processors on four nodes, each once.
+#[test]
+fn eight_processors_write_one_page() {
+    for held in [false, true] {
+        explore(move || {
+            let world = wide_world(held, false);
+            let range = world.mmap(1);
+            let all = (0..8).map(|who| {
+                spawn(&world, move |w| {
+                    let processor = w.processors[who].processor.clone();
+                    let _hold = held.then(|| {
+                        w.space.hold(&processor, &[range], Access::Write).expect("a frame each")
+                    });
+                    w.processors[who].add(word(range.start, 0), 1).expect("every access goes on");
+                })
+            });
+            join(all.collect());
+            assert_eq!(world.cpu().load(word(range.start, 0)), Ok(8));
+            world.assert_sound("after eight");
+        });
+    }
+}
+
+/// A page is made clean while it is written and taken away.
+#[test]
+fn laundering_against_faults() {
+    explore(|| {
+        let world = world(2);
+        let range = world.mmap(2);
+        world.processors[A1].add(word(range.start, 0), 1).expect("an add");
+        world.processors[A1].add(word(range.start, 1), 1).expect("an add");
+        let node = world.node(A1);
+        let launder = spawn(&world, move |w| w.space.launder(node));
+        join(vec![adder(&world, A2, range, 0), adder(&world, B, range, 0)]);
+        assert!(launder.join().expect("laundering").is_ok());
+        expect_count(&world, range, 0, 3);
+    });
+}
+
+#[test]
+fn background_reclaim_against_faults() {
+    explore(|| {
+        let world = world(2);
+        let range = world.mmap(3);
+        let node = world.node(A1);
+        let reclaim = spawn(&world, move |w| w.space.reclaim_now(node));
+        let all =
+            [adder(&world, A1, range, 0), adder(&world, A2, range, 1), adder(&world, B, range, 0)];
+        join(all.into());
+        assert_eq!(reclaim.join().expect("reclaim"), Ok(()));
+        expect_count(&world, range, 0, 2);
+        expect_count(&world, range, 1, 1);
+    });
+}
+
+#[test]
+fn pin_against_fault() {
+    explore(|| {
+        let world = world(2);
+        let range = world.mmap(1);
+        let (addr, node) = (range.start.start(), world.node(A1));
+        world.space.set_pin_limit(node, 1).expect("a node");
+        let pin = spawn(&world, move |w| w.space.pin(addr, PAGE_SIZE, node));
+        let fault = spawn(&world, move |w| w.processors[B].add(addr, 1));
+        assert_eq!(pin.join().expect("the pin"), Ok(()));
+        let added = match fault.join().expect("the fault") {
+            Ok(0) => 1,
+            Err(AccessError::Fault(Error::PagePinned { .. })) => 0,
+            other => panic!("a fault against a pin: {other:?}"),
+        };
+        assert!(world.space.inspect(addr).is_some_and(|i| i.copies.iter().any(|c| c.node == node)));
+        assert_eq!(world.processors[A1].load(addr), Ok(added));
+        assert_eq!(world.space.unpin(addr, PAGE_SIZE, node), Ok(()));
+        expect_one(&world, range, added);
+    });
+}
+
+/// The CPU maps the page where it is while others take it away.
+#[test]
+fn remote_mapping_against_migration() {
+    explore(|| {
+        let world = wide_world(false, true);
+        let range = world.mmap(1);
+        let (addr, len) = (range.start.start(), PAGE_SIZE);
+        let map = Attribute::AccessedBy(NodeId::HOST, true);
+        assert_eq!(world.space.set_attribute(addr, len, map), Ok(()));
+        world.processors[1].add(addr, 1).expect("an add");
+        let all = [0, 3].map(|who| {
+            spawn(&world, move |w| {
+                w.processors[who].add(addr, 1).expect("every access goes on");
+            })
+        });
+        let advise = Attribute::ReadMostly(true);
+        let hint = spawn(&world, move |w| w.space.set_attribute(addr, len, advise));
+        let read = spawn(&world, move |w| w.processors[0].load(addr).expect("a load"));
+        join(all.into());
+        assert_eq!(hint.join().expect("the hint"), Ok(()));
+        assert!((1..=3).contains(&read.join().expect("the reader")));
+        expect_one(&world, range, 3);
+    });
+}
+
+/// The CPU, two contexts on each of three XPUs, and one more on the first: eight processors.
+fn wide_world(held: bool, coherent: bool) -> Arc<World> {
+    let xpu = |name: &str| {
+        let options = DeviceOptions::xpu(name, 2).completing(Completion::Halves);
+        if held { options.without(Capabilities::REPLAYABLE_FAULTS) } else { options }
+    };
+    let link = Capabilities::COHERENT_LINK | Capabilities::READ_ONLY_REPLICAS;
+    let world = World::builder(8)
+        .host(|h| if coherent { h.with(link) } else { h })
+        .xpu(xpu("a"), 3)
+        .xpu(xpu("b"), 2)
+        .xpu(xpu("c"), 2)
+        .slow_clock()
+        .build();
+    Arc::new(world)
+}
+
+fn expect_one(world: &World, range: PageRange, wanted: u64) {
+    assert_eq!(world.cpu().load(word(range.start, 0)), Ok(wanted));
+    world.assert_sound("at the end");
 }
 
 fn resident(world: &World) -> u32 {

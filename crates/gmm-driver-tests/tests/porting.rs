@@ -22,7 +22,11 @@ fn the_example_passes_the_kit() {
     assert!(report.nr_held() >= 25, "{report}");
     let skipped = report.rules.iter().filter(|r| matches!(r.outcome, Outcome::Skipped(_)));
     let skipped: Vec<_> = skipped.map(|r| r.name).collect();
-    assert_eq!(skipped, ["partial-is-true", "counting-in-a-space"]);
+    let is_far =
+        |name: &&&str| ["handle", "remote", "replica"].iter().any(|what| name.starts_with(what));
+    assert_eq!(skipped.iter().filter(is_far).count(), 7, "{skipped:?}");
+    let others: Vec<_> = skipped.iter().filter(|name| !is_far(name)).collect();
+    assert_eq!(others, [&"partial-is-true", &"counting-in-a-space"]);
 }
 
 #[test]

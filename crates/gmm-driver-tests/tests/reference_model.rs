@@ -24,9 +24,9 @@ fn sequence(machine: &Machine, ops: &[Op]) -> Result<(), String> {
 
 fn against_the_model(faults: Faults) {
     let asked = std::env::var("GMM_TEST_CASES").ok();
-    let cases = asked.map_or(600, |n| n.parse().expect("GMM_TEST_CASES is a number"));
+    let cases = asked.map_or(250, |n| n.parse().expect("GMM_TEST_CASES is a number"));
     let config =
-        Config { cases, failure_persistence: None, max_shrink_time: 60_000, ..Config::default() };
+        Config { cases, failure_persistence: None, max_shrink_time: 20_000, ..Config::default() };
     let strategy = (machine(faults), prop::collection::vec(op(), 0..500));
     let nr_ops = Cell::new(0);
     let result = TestRunner::new(config).run(&strategy, |(machine, ops)| {

@@ -4,10 +4,11 @@
 
 use core::time::Duration;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use gmm_core::driver::{Access, Capabilities};
-use gmm_core::{Error, NodeId, PageRange};
+use gmm_core::{Attribute, Error, NodeId, PAGE_SIZE, PageRange, Stop, VirtAddr};
 use gmm_driver_tests::array::{AccessError, Completion, DeviceOptions, FRAME_WORDS};
 use gmm_driver_tests::{TestProcessor, World, word};
 
@@ -73,6 +74,110 @@ fn no_count_is_lost_without_read_only_mappings_and_over_a_fabric() {
     };
     let world = World::builder(16).xpu(plain("a"), 2).xpu(plain("b"), 2).wall_clock().build();
     none_lost(world, 6, 2, 1_500);
+}
+
+/// One access; where faults are not replayed, as a launch that names its page.
+fn launched(world: &World, who: &TestProcessor, addr: VirtAddr) -> Result<(), AccessError> {
+    loop {
+        match who.add(addr, 1) {
+            Err(AccessError::Unserved) => {}
+            // A page that is pinned or held just now, on a node or with frames of others.
+            Err(AccessError::Held) => continue,
+            done => return done.map(drop),
+        }
+        let range = PageRange { start: addr.page(), nr_pages: 1 };
+        match world.space.hold(&who.processor, &[range], Access::Write) {
+            Ok(held) => {
+                let done = who.add(addr, 1).map(drop);
+                drop(held);
+                return done;
+            }
+            Err(Error::OutOfMemory(_) | Error::Thrashing { .. }) => thread::yield_now(),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Eight processors on four nodes count, some by launches that hold what they use, while pages
+/// are prefetched, evicted, laundered, advised and reclaimed in the background.
+fn eight_processors(held: [bool; 3], coherent: bool) {
+    let xpu = |name: &str, held| {
+        let options = DeviceOptions::xpu(name, 5).completing(Completion::Halves);
+        if held { options.without(Capabilities::REPLAYABLE_FAULTS) } else { options }
+    };
+    let link = Capabilities::COHERENT_LINK | Capabilities::READ_ONLY_REPLICAS;
+    let world = World::builder(24)
+        .host(|h| if coherent { h.with(link) } else { h })
+        .xpu(xpu("a", held[0]), 3)
+        .xpu(xpu("b", held[1]), 2)
+        .xpu(xpu("c", held[2]), 2)
+        .wall_clock()
+        .config(|c| (c.high_watermark, c.launder_share) = (Some(2), 1))
+        .build();
+    const COUNTS: u64 = 300;
+    let range = world.mmap(9);
+    let (stop, done) = (Stop::new(), AtomicBool::new(false));
+    thread::scope(|s| {
+        let (world, stop, done) = (&world, &stop, &done);
+        for node in (1..4).map(NodeId) {
+            s.spawn(move || world.space.reclaim_in_background(node, stop).expect("a node"));
+        }
+        s.spawn(move || {
+            let mut n = 0u64;
+            while !done.load(Ordering::SeqCst) {
+                n = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let (addr, node) =
+                    (range.start.plus((n >> 33) % 9).start(), NodeId((n >> 40) as u8 % 4));
+                let space = &world.space;
+                let attribute = match n >> 50 & 3 {
+                    0 => Attribute::ReadMostly(n >> 60 & 1 == 0),
+                    1 => Attribute::AccessedBy(node, n >> 60 & 1 == 0),
+                    _ => Attribute::Preferred((n >> 60 & 1 == 0).then_some(node)),
+                };
+                // What is in use just now may be in the way.
+                match n >> 45 & 7 {
+                    0 => drop(space.prefetch(addr, PAGE_SIZE, node)),
+                    1 => drop(space.evict(node, 2)),
+                    2 => drop(space.launder(node)),
+                    3 => drop(space.withdraw(node, 1)),
+                    _ => space.set_attribute(addr, PAGE_SIZE, attribute).expect("a page"),
+                }
+                thread::yield_now();
+            }
+        });
+        let counters: Vec<_> = (world.processors.iter().zip(0..))
+            .map(|(who, i)| {
+                s.spawn(move || {
+                    for n in 0..COUNTS {
+                        let page = range.start.plus((n * 7 + i) % 9);
+                        let addr = word(page, (n + i) % FRAME_WORDS as u64);
+                        launched(world, who, addr).expect("every access goes on");
+                    }
+                })
+            })
+            .collect();
+        let results: Vec<_> = counters.into_iter().map(|t| t.join()).collect();
+        done.store(true, Ordering::SeqCst);
+        world.space.stop_background(stop);
+        assert!(results.iter().all(Result::is_ok), "a thread failed");
+    });
+    assert_eq!(total(&world, range), 8 * COUNTS, "increments were lost");
+    world.assert_sound("after eight processors");
+}
+
+#[test]
+fn no_count_is_lost_between_eight_processors() {
+    eight_processors([false; 3], false);
+}
+
+#[test]
+fn no_count_is_lost_between_eight_processors_whose_launches_hold() {
+    eight_processors([true; 3], false);
+}
+
+#[test]
+fn no_count_is_lost_between_eight_processors_of_all_kinds() {
+    eight_processors([true, false, false], true);
 }
 
 #[test]

@@ -43,6 +43,17 @@ pub enum Error {
         /// The nodes that are, in words.
         xpus: String,
     },
+    /// The file of a trace could not be made or written.
+    #[error("the trace can't be written to {path:?}: {cause}")]
+    Trace {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Why.
+        cause: std::io::Error,
+    },
+    /// A trace is being written already.
+    #[error("a trace is being written already: it ends when its guard is dropped")]
+    TraceRunning,
     /// This process is a fork of the one that made the handle.
     #[error(
         "unified memory belongs to process {owner}, which forked this one; make a new Gmm here"

@@ -22,7 +22,10 @@
 //!   that: a page that lies on an XPU, or waits in host memory, keeps its contents. Use
 //!   [`Unified::discard`] or [`Gmm::gmadvise`].
 //! - A page that could not be served (out of memory, say) raises SIGBUS on the CPU, and goes on
-//!   doing so until an XPU's access, `WillNeed` or `DontNeed` on it succeeds.
+//!   doing so until an XPU's access, `WillNeed`, `DontNeed` or `Unpin` on it succeeds.
+//! - To see what happens: [`Gmm::report`] for people, [`Gmm::snapshot`] and [`metrics`] for
+//!   programs (JSON, Prometheus), [`Gmm::residency`] for where pages are, and [`Gmm::trace_to`] (or
+//!   the environment variable `GMM_TRACE=FILE`) for a trace that Perfetto opens.
 //! - After `fork` the child has no unified memory; handles dropped there do nothing.
 //! - The program's global allocator must not place its own heap in unified memory.
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -32,10 +35,14 @@ mod background;
 mod buffer;
 mod builder;
 mod bulk;
+pub mod control;
 mod error;
+mod hints;
 mod manager;
+pub mod metrics;
 mod report;
 mod size;
+mod trace;
 mod workers;
 mod xpu;
 
@@ -46,12 +53,16 @@ pub use bulk::Prefetching;
 pub use error::{Error, Result};
 pub use gmm_core::driver::{Access, Protection};
 pub use gmm_core::{
-    NodeId, NodeStats, OutOfMemory, PAGE_SIZE, PageInfo, PageRange, PageState, Prefetched,
-    RegionInfo, RegionUsage, Snapshot, Stopped, VirtAddr,
+    Attributes, Bucket, CopyInfo, EvictionPolicy, FaultCounts, FaultOutcome, Histogram, MoveCause,
+    Moved, MovedBy, NodeId, NodeStats, OutOfMemory, PAGE_SIZE, PageInfo, PageRange, PageState,
+    Prefetched, ProcessorId, ProcessorSet, ProcessorStats, RegionInfo, RegionUsage, Remap,
+    RemapAnswer, RemapCause, RemapSubscriber, Run, Snapshot, Stopped, VirtAddr,
 };
 pub use gmm_cpu::probe;
 pub use gmm_hostxpu::{self as hostxpu, KernelArgs};
+pub use hints::Subscription;
 pub use manager::{Gmm, MapFlags};
 pub use report::Report;
 pub use size::{GIB, KIB, MIB, display_bytes};
+pub use trace::{TraceGuard, TraceSummary};
 pub use xpu::{Held, HostXpu, Kernel, Launch, Module, Stream, Xpu};

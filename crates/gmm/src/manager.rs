@@ -1,17 +1,22 @@
 //! The handle on a process's unified memory.
 
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
 
 use bitflags::bitflags;
 use gmm_core::driver::Protection;
-use gmm_core::{NodeId, PAGE_SIZE, PageInfo, RegionInfo, RegionUsage, Snapshot, Space, VirtAddr};
+use gmm_core::{
+    NextUse, NodeId, PAGE_SIZE, PageInfo, RegionInfo, RegionUsage, Run, Snapshot, Space, VirtAddr,
+};
 use gmm_cpu::BlockedSignals;
 use zerocopy::FromZeros;
 
 use crate::background::Background;
+use crate::control::ControlSocket;
+use crate::trace::{self, Recorder};
 use crate::workers::Workers;
 use crate::xpu::{Device, Xpu};
-use crate::{Advice, Builder, Error, Report, Result, Unified};
+use crate::{Advice, Builder, Error, Report, Result, TraceGuard, Unified};
 
 bitflags! {
     /// What kind of memory [`Gmm::mmap_raw`] makes.
@@ -30,12 +35,16 @@ pub struct Gmm {
 }
 
 struct Inner {
-    // In this order: nothing moves by itself or is under way while contexts end, and they end before
-    // the CPU stops serving faults.
+    // In this order: nobody asks any more, nothing moves by itself or is under way while contexts
+    // end, and they end before the CPU stops serving faults.
+    control: Option<Result<ControlSocket, String>>,
     workers: Workers,
     _background: Background,
     devices: Vec<Device>,
     _handlers: gmm_cpu::FaultHandlers,
+    recorder: OnceLock<Arc<Recorder>>,
+    /// What `GMM_TRACE` has asked for: it ends when nothing can happen any more.
+    trace: OnceLock<TraceGuard>,
     space: Arc<Space>,
     owner: u32,
 }
@@ -63,16 +72,41 @@ impl Gmm {
         let devices = builder.xpus.into_iter().map(|xpu| Device::new(&space, xpu));
         let devices = devices.collect::<Result<Vec<_>>>()?;
         let background = Background::start(&space, devices.iter().map(Device::node))?;
-        Ok(Self {
+        let control = builder.control_socket.then(|| ControlSocket::offer(&space, &devices));
+        let gmm = Self {
             inner: Arc::new(Inner {
+                control,
                 workers: Workers::new(&space),
                 _background: background,
                 devices,
                 _handlers: handlers,
+                recorder: OnceLock::new(),
+                trace: OnceLock::new(),
                 space,
                 owner: std::process::id(),
             }),
-        })
+        };
+        if let Some(path) = trace::path_from_environment() {
+            let _ = gmm.inner.trace.set(gmm.trace_to(path)?);
+        }
+        Ok(gmm)
+    }
+
+    /// Writes what the manager does (faults, copies, page-table changes, evictions) to a file that
+    /// [Perfetto](https://ui.perfetto.dev) opens, until the guard is dropped. The environment
+    /// variable `GMM_TRACE=FILE` does so from [`Builder::build`] to the end. Recording neither
+    /// waits nor allocates on the threads that serve faults; it takes 8 MiB of memory.
+    ///
+    /// # Errors
+    /// [`Error::Trace`] if the file can't be made, [`Error::TraceRunning`].
+    pub fn trace_to(&self, path: impl AsRef<Path>) -> Result<TraceGuard> {
+        let inside = self.enter()?;
+        let recorder = self.inner.recorder.get_or_init(|| {
+            let recorder = Arc::new(Recorder::new());
+            inside.space.set_observer(Arc::clone(&recorder) as _);
+            recorder
+        });
+        TraceGuard::begin(inside.space, recorder, path.as_ref())
     }
 
     /// The core's view, for drivers and tools.
@@ -182,8 +216,9 @@ impl Gmm {
     /// zero is what they may become. The other advices ask for nothing.
     ///
     /// # Errors
-    /// [`Error::Manager`] for a bad range, a node that does not exist, or a page that could not
-    /// be moved or dropped; nothing has been done if the range or the node is bad.
+    /// [`Error::Manager`] for a bad range, a node that does not exist, a page that could not be
+    /// moved, pinned or dropped, or one that is not pinned. Nothing has been done if the range or
+    /// the node is bad, or if pages could not be pinned or unpinned.
     pub unsafe fn gmadvise(
         &self,
         addr: *const u8,
@@ -199,7 +234,35 @@ impl Gmm {
                 self.prefetch_pages(virt(addr), len_bytes, NodeId(node)).map(drop)
             }
             Advice::DontNeed => Ok(inside.space.discard(virt(addr), len_bytes)?),
+            Advice::Pin => Ok(inside.space.pin(virt(addr), len_bytes, NodeId(node))?),
+            Advice::Unpin => Ok(inside.space.unpin(virt(addr), len_bytes, NodeId(node))?),
+            _ => match advice.attribute(NodeId(node)) {
+                Some(attribute) => {
+                    Ok(inside.space.set_attribute(virt(addr), len_bytes, attribute)?)
+                }
+                None => Ok(()),
+            },
         }
+    }
+
+    /// Has `node` evict by the order in which its pages will be used: again and again that of
+    /// `addresses`, each of which stands for its page. Where the program does otherwise the least
+    /// recently mapped leaves, until it follows the order again. An empty order ends it.
+    ///
+    /// # Errors
+    /// [`Error::Manager`] for a node that does not exist.
+    pub fn follow_order(
+        &self,
+        node: u8,
+        addresses: impl IntoIterator<Item = *const u8>,
+    ) -> Result<()> {
+        let record: Vec<_> = addresses.into_iter().map(|addr| virt(addr).page()).collect();
+        let inside = self.enter()?;
+        let by_default = inside.space.config().policy;
+        Ok(inside.space.set_policy(NodeId(node), |capacity| match record.is_empty() {
+            true => by_default.make(capacity),
+            false => Box::new(NextUse::new(capacity, &record)),
+        })?)
     }
 
     /// The XPU whose memory is `node`, with a context to launch kernels on. Handles to one XPU
@@ -226,6 +289,16 @@ impl Gmm {
         self.enter().ok()?.space.inspect(virt(addr))
     }
 
+    /// Where the pages that hold `addr .. addr + len_bytes` are, as runs of pages alike. Waits for
+    /// nothing: a page that is being moved is said to be.
+    ///
+    /// # Errors
+    /// [`Error::Manager`] for a length of 0, a range past the end of the address space, or one
+    /// that is not mapped.
+    pub fn residency(&self, addr: *const u8, len_bytes: u64) -> Result<Vec<Run>> {
+        Ok(self.enter()?.space.residency(virt(addr), len_bytes)?)
+    }
+
     /// The regions, by address; none in a forked child.
     pub fn regions(&self) -> Vec<RegionInfo> {
         self.enter().map(|inside| inside.space.regions()).unwrap_or_default()
@@ -243,7 +316,16 @@ impl Gmm {
 
     /// The counters, for people: shows itself as text.
     pub fn report(&self) -> Report {
-        Report::new(self.snapshot(), self.usage(), self.frame_backing())
+        Report::new(self.snapshot(), self.usage(), self.frame_backing(), self.control_socket())
+    }
+
+    /// Where this process can be asked from outside; or why it can't be, in words.
+    pub fn control_socket(&self) -> core::result::Result<std::path::PathBuf, &str> {
+        match &self.inner.control {
+            Some(Ok(socket)) => Ok(socket.path()),
+            Some(Err(why)) => Err(why),
+            None => Err("turned off"),
+        }
     }
 
     /// How the XPUs' frames are backed, one entry an XPU.

@@ -12,6 +12,8 @@ pub struct Report {
     snapshot: Snapshot,
     usage: Vec<RegionUsage>,
     backing: Vec<(NodeId, String)>,
+    /// Where the control socket lies, or why there is none.
+    control: String,
 }
 
 /// How many regions a report shows: the largest.
@@ -22,9 +24,14 @@ impl Report {
         snapshot: Snapshot,
         mut usage: Vec<RegionUsage>,
         backing: Vec<(NodeId, String)>,
+        control: core::result::Result<std::path::PathBuf, &str>,
     ) -> Self {
         usage.sort_by_key(|u| core::cmp::Reverse(u.region.range.nr_pages));
-        Self { snapshot, usage, backing }
+        let control = match control {
+            Ok(path) => path.display().to_string(),
+            Err(why) => format!("none ({why})"),
+        };
+        Self { snapshot, usage, backing, control }
     }
 
     /// The numbers.
@@ -64,11 +71,21 @@ impl Report {
             pages(n.pinned_frames.into()),
         )?;
         writeln!(f, "  touched   {} by its processors", pages(n.touched_pages))?;
-        writeln!(
+        write!(
             f,
             "  faults    {} served, {} found the page ready, {} failed",
             n.faults, n.coalesced_faults, n.failed_faults
         )?;
+        if n.throttled_faults > 0 {
+            write!(f, ", {} sent back to wait", n.throttled_faults)?;
+        }
+        writeln!(f)?;
+        if n.faults > 0 {
+            let [p50, p99] =
+                [50, 99].map(|percent| display_ns(n.fault_service.percentile_ns(percent)));
+            let max = display_ns(n.fault_service.max_ns);
+            writeln!(f, "  served in {p50} (median), {p99} (p99), {max} (longest)")?;
+        }
         writeln!(
             f,
             "  filled    {} pages zeroed, {} prefetched",
@@ -82,14 +99,28 @@ impl Report {
     }
 }
 
+/// A time for people: three digits will do.
+fn display_ns(ns: u64) -> String {
+    match ns {
+        0..10_000 => format!("{:.1} µs", ns as f64 / 1e3),
+        10_000..1_000_000 => format!("{} µs", ns / 1_000),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
+        _ => format!("{:.1} s", ns as f64 / 1e9),
+    }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for node in &self.snapshot.nodes {
             self.node(f, node)?;
         }
         for &(from, to, bytes) in &self.snapshot.migrated_bytes {
-            writeln!(f, "moved {} from node {from} to node {to}", display_bytes(bytes))?;
+            write!(f, "moved {} from node {from} to node {to}", display_bytes(bytes))?;
+            let of_pair = self.snapshot.moves.iter().filter(|m| (m.from, m.to) == (from, to));
+            let why = of_pair.map(|m| format!("{} by {}", display_bytes(m.bytes), m.cause.name()));
+            writeln!(f, " ({})", why.collect::<Vec<_>>().join(", "))?;
         }
-        self.regions(f)
+        self.regions(f)?;
+        writeln!(f, "control socket: {}", self.control)
     }
 }

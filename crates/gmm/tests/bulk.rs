@@ -123,7 +123,8 @@ fn what_can_not_be_copied_is_an_error() {
     let mut data = filled(&gmm, 2 * PAGE);
     let at = data.as_mut_ptr();
     // SAFETY: nothing is copied.
-    let copy = |dst: *mut u8, src: *const u8, len, node| unsafe { gmm.gmemcpy(dst, src, len, node) };
+    let copy =
+        |dst: *mut u8, src: *const u8, len, node| unsafe { gmm.gmemcpy(dst, src, len, node) };
     assert!(copy(at, at.wrapping_add(5), 6, 1).is_err(), "an overlap");
     assert!(copy(at.wrapping_add(2 * PAGE - 1), at, 2, 1).is_err(), "beyond the end");
     assert!(copy(at, at.wrapping_add(PAGE), 1, 7).is_err(), "no such node");

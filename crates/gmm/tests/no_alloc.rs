@@ -117,6 +117,23 @@ fn no_fault_needs_the_allocator() {
     check(&gmm);
 }
 
+/// Not even when a thread has something to record for the first time.
+#[test]
+fn nor_does_the_event_trace() {
+    let _turn = turn();
+    let gmm = Gmm::builder().xpu(xpu_of(5)).xpu(xpu_of(4)).build().unwrap();
+    let memory = mmap(&gmm, PAGES);
+    exercise(&gmm, memory, 3);
+    let path = std::env::temp_dir().join(format!("gmm-no-alloc-{}.json", std::process::id()));
+    let trace = gmm.trace_to(&path).unwrap();
+    let armed = Armed::new();
+    exercise(&gmm, memory, 2);
+    drop(armed);
+    let summary = trace.finish().unwrap();
+    std::fs::remove_file(path).unwrap();
+    assert!(summary.records > 0, "{summary:?}");
+}
+
 #[test]
 fn nor_do_first_touches_and_faults_that_fail() {
     let _turn = turn();

@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 
 use gmm_core::driver::Access;
 use gmm_core::{Error, PAGE_SIZE, Space, VirtAddr};
+use gmm_os::{BlockedSignals, Creator};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 
-use crate::creator::Creator;
 use crate::uffd::{Event, Uffd};
-use crate::{BlockedSignals, CpuMmu, SetupError};
+use crate::{CpuMmu, SetupError};
 
 thread_local! {
     static IS_HANDLER: Cell<bool> = const { Cell::new(false) };

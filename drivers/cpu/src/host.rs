@@ -8,9 +8,10 @@ use gmm_core::driver::{
     Capabilities, Device, DriverError, Extent, Fence, NodeDescription, Op, Place,
 };
 use gmm_core::{Batch, Frame, FrameNr, HostAddr, NodeId};
+use gmm_os::copy::stream_copy;
+use rustix::io::Errno;
 
-use crate::copy::stream_copy;
-use crate::pool::Pool;
+use crate::pool::{POPULATE, Pool};
 
 /// Host memory. Its frames are ordinary anonymous memory: the kernel's swap, cgroups and NUMA
 /// policy work on them. Operations complete inside [`Device::submit`].
@@ -52,7 +53,7 @@ impl HostMemory {
             return Err(DriverError::Broken("a copy from a frame that is in the window"));
         }
         if let (Op::CopyPart { .. }, Place::Frame(frame)) = (op, copy.to.0)
-            && self.pool.entered(self.own(frame)?).is_some()
+            && (self.pool.entered(self.own(frame)?).is_some() || self.pool.is_replicated(frame.nr))
         {
             return Err(DriverError::Broken("a copy to part of a frame that is in the window"));
         }
@@ -83,6 +84,23 @@ impl HostMemory {
             Place::Host(addr) => Ok(addr.0 + offset),
             Place::Peer(_) => Err(DriverError::Unsupported),
         }
+    }
+}
+
+/// A fence that says how a batch ended: 0 well, else with this error number in making a frame
+/// present, which is all that can fail of what was examined.
+fn fence_of(done: Result<(), DriverError>) -> Fence {
+    Fence(match done {
+        Ok(()) => 0,
+        Err(DriverError::Os { errno, .. }) => u64::from(errno.unsigned_abs()),
+        Err(_) => u64::from(Errno::NOMEM.raw_os_error().unsigned_abs()),
+    })
+}
+
+fn outcome_of(fence: Fence) -> Result<(), DriverError> {
+    match fence.0 {
+        0 => Ok(()),
+        errno => Err(crate::os_error(POPULATE, Errno::from_raw_os_error(errno as i32))),
     }
 }
 
@@ -152,13 +170,11 @@ impl Device for HostMemory {
 
     fn submit(&self, ops: &[Op]) -> Result<Fence, DriverError> {
         ops.iter().try_for_each(|op| self.examine(op))?;
-        // Only making a frame present can fail, by lack of memory: the fence is 0 or 1.
-        let done = ops.iter().try_for_each(|op| self.run(op));
-        Ok(Fence(done.is_err().into()))
+        Ok(fence_of(ops.iter().try_for_each(|op| self.run(op))))
     }
 
     fn wait(&self, fence: Fence, _: Duration) -> Result<(), DriverError> {
-        if fence.0 == 0 { Ok(()) } else { Err(DriverError::NoMemory) }
+        outcome_of(fence)
     }
 
     fn poll(&self, _: Fence) -> bool {
@@ -167,5 +183,18 @@ impl Device for HostMemory {
 
     fn host_addr(&self, frame: Frame) -> Option<HostAddr> {
         self.own(frame).ok().map(|nr| HostAddr(self.pool.slot(nr)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fence_says_what_went_wrong() {
+        let hardware = DriverError::Os { call: POPULATE, errno: libc::EHWPOISON };
+        for done in [Ok(()), Err(DriverError::NoMemory), Err(hardware)] {
+            assert_eq!(outcome_of(fence_of(done)), done);
+        }
     }
 }

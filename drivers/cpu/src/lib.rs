@@ -42,8 +42,6 @@
 
 mod bits;
 mod clock;
-pub mod copy;
-mod creator;
 mod driver;
 mod error;
 mod handler;
@@ -58,7 +56,6 @@ pub mod probe;
 mod remote;
 mod renew;
 mod replica;
-mod signals;
 pub mod uffd;
 mod window;
 
@@ -68,10 +65,10 @@ use rustix::io::Errno;
 pub use clock::MonotonicClock;
 pub use driver::{CpuDriver, Options};
 pub use error::SetupError;
+pub use gmm_os::{BlockedSignals, copy};
 pub use handler::{FaultHandlers, FaultServer, on_handler_thread};
 pub use host::HostMemory;
 pub use mmu::CpuMmu;
-pub use signals::BlockedSignals;
 pub use window::Window;
 
 /// What the core is told when the kernel refuses.

@@ -8,11 +8,11 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::BorrowedFd;
 
+use gmm_os::Creator;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, MsyncFlags, ProtFlags};
 
 use crate::SetupError;
-use crate::creator::Creator;
 
 const PRIVATE: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
 pub(crate) const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);

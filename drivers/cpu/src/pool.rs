@@ -10,11 +10,15 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use gmm_core::driver::{DriverError, Protection};
 use gmm_core::{FrameNr, PAGE_SIZE};
+use gmm_os::copy;
 
+use crate::SetupError;
 use crate::mapping::{self, Mapping};
 use crate::pagemap::{Look, Pagemap};
 use crate::uffd::{RegisterMode, Uffd};
-use crate::{SetupError, copy};
+
+/// The call that makes a slot present.
+pub(crate) const POPULATE: &str = "madvise(MADV_POPULATE_WRITE)";
 
 /// Where a frame's memory is. One byte a frame:
 ///
@@ -119,7 +123,7 @@ impl Pool {
     pub(crate) fn populate(&self, frame: FrameNr) -> Result<(), DriverError> {
         // SAFETY: the slot is ours.
         unsafe { mapping::populate(self.slot(frame), PAGE_SIZE) }
-            .map_err(|errno| crate::os_error("madvise(MADV_POPULATE_WRITE)", errno))
+            .map_err(|errno| crate::os_error(POPULATE, errno))
     }
 
     /// Fills a frame with zeros. A slot that is empty is filled by the kernel, in one pass.

@@ -12,7 +12,8 @@
 //! when someone has read the event. The threads that serve faults do, when they are idle; but all
 //! of them may be waiting for the lock that the caller of `mremap` holds. So there is one thread
 //! more, the *reader*, woken while an `mremap` is under way, which reads events and serves none:
-//! the threads whose faults it has read are sent to fault again.
+//! the threads whose faults it has read are sent to fault again. Until the event is read the kernel
+//! moves and fills nothing, so that all who would wait for that (`Uffd::changing`).
 
 use std::mem::ManuallyDrop;
 use std::os::fd::OwnedFd;
@@ -22,15 +23,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 
 use gmm_core::PAGE_SIZE;
+use gmm_os::{BlockedSignals, Creator};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use rustix::mm::MremapFlags;
 
-use crate::creator::Creator;
 use crate::handler::{self, setup_error};
 use crate::mapping::{self, Mapping};
 use crate::uffd::{Event, RegisterMode, Uffd};
-use crate::{BlockedSignals, SetupError, window};
+use crate::{SetupError, window};
 
 /// How many pages one step renews at most.
 pub(crate) const SPARE_PAGES: u64 = 64;
@@ -126,8 +127,10 @@ impl Renewer {
     unsafe fn put(&self, start: u64, len: u64) -> Result<(), Errno> {
         let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
         let (from, to, len) = (self.spare as *mut _, start as *mut _, len as usize);
+        let changing = self.shared.uffd.changing();
         // SAFETY: the caller's promise.
         let put = unsafe { rustix::mm::mremap_fixed(from, len, len, flags, to) };
+        drop(changing);
         put.map(drop).inspect_err(|_| {
             // The kernel checks its limits, unmaps, then maps: if it failed at the last there is a
             // hole, which is worse than a moment without events.

@@ -3,11 +3,13 @@
 
 mod access;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use gmm_core::driver::{Access, Clear, Device, DriverError, Enter, Examine, Mmu, Partial};
+use gmm_core::driver::{
+    Access, Clear, Device, DriverError, Enter, Examine, MappingKind, Mmu, Partial, Protection,
+};
 use gmm_core::{PageNr, PageRange, VirtAddr};
 use gmm_cpu::{CpuDriver, CpuMmu, FaultHandlers, FaultServer, Options};
 use gmm_driver_tests::kit::{Bench, Refused, Serve, Subject, TestContext};
@@ -73,7 +75,7 @@ fn unused_window() -> PageRange {
 struct Core {
     mmu: Arc<CpuMmu>,
     /// Held over page-table operations in the place of the entries' locks.
-    entered: Mutex<BTreeSet<PageNr>>,
+    entered: Mutex<BTreeMap<PageNr, Enter>>,
     serve: Mutex<Option<Serve>>,
 }
 
@@ -85,8 +87,15 @@ impl FaultServer for Core {
         }
         // As the core does: the access fails, unless the page has become usable meanwhile.
         let entered = self.entered.lock().unwrap();
-        if !entered.contains(&addr.page()) {
-            self.mmu.poison(addr.page());
+        match entered.get(&addr.page()) {
+            None => drop(self.mmu.poison(addr.page())),
+            // A write to a replica would fault for ever: it is refused as one to a read-only
+            // region is.
+            Some(mapping) if mapping.kind == MappingKind::Replica && access == Access::Write => {
+                let read_only = Enter { protection: Protection::ReadOnly, ..*mapping };
+                self.mmu.pmap_enter(&[read_only]).unwrap();
+            }
+            Some(_) => {}
         }
     }
 }
@@ -99,14 +108,14 @@ impl Mmu for Core {
     fn va_release(&self, range: PageRange) {
         let mut entered = self.entered.lock().unwrap();
         self.mmu.va_release(range);
-        entered.retain(|&page| !range.contains(page));
+        entered.retain(|&page, _| !range.contains(page));
     }
 
     fn pmap_enter(&self, mappings: &[Enter]) -> Result<(), Partial> {
         let mut entered = self.entered.lock().unwrap();
         let result = self.mmu.pmap_enter(mappings);
         let done = result.map_or_else(|partial| partial.done, |()| mappings.len());
-        entered.extend(mappings[..done].iter().map(|mapping| mapping.page));
+        entered.extend(mappings[..done].iter().map(|mapping| (mapping.page, *mapping)));
         result
     }
 

@@ -9,14 +9,13 @@ use std::time::{Duration, Instant};
 
 use gmm_core::driver::Mmu;
 use gmm_core::{PageRange, Processor, RegionInfo, Space};
-use rustix::process::Pid;
+use gmm_os::{BlockedSignals, Creator};
 
 use crate::manager::{Attachment, Manager};
 use crate::mmu::ContextMmu;
 use crate::module::Module;
 use crate::shared::Shared;
 use crate::stream::Stream;
-use crate::thread::BlockSignals;
 use crate::{Death, Error, HostXpuDevice, thread, wire};
 
 /// How long a worker that was asked to leave may take before it is killed.
@@ -34,7 +33,7 @@ pub struct Context {
     core: ManuallyDrop<Core>,
     attachment: Arc<Attachment>,
     refused: Vec<RegionInfo>,
-    owner: Pid,
+    creator: Creator,
 }
 
 /// What of a context does not depend on a space.
@@ -101,7 +100,7 @@ impl Drop for Core {
         if let Some(manager) = self.manager.get() {
             // The watcher did so, unless the manager came after the end. A signal handler that
             // touched unified memory meanwhile would wait for this thread.
-            let _blocked = BlockSignals::new();
+            let _blocked = BlockedSignals::new();
             manager.detach();
         }
     }
@@ -112,13 +111,17 @@ impl Context {
     /// device must have joined that space, and no other.
     ///
     /// # Errors
-    /// The worker can't be found, started or set up; the space takes no more processors.
+    /// The device is not in that space; the worker can't be found, started or set up; the space
+    /// takes no more processors.
     pub fn new(space: &Arc<Space>, device: &Arc<HostXpuDevice>) -> Result<Arc<Self>, Error> {
         let node = device.only_node()?;
+        if !space.is_node_of(node, &**device) {
+            return Err(Error::OtherSpace { node });
+        }
         let mut core = Core::start(device, space.config().window)?;
         let mmu: Arc<dyn Mmu> = Arc::new(ContextMmu(core.shared.clone()));
         let attached = {
-            let _blocked = BlockSignals::new();
+            let _blocked = BlockedSignals::new();
             space.attach(node, mmu)?
         };
         let attachment =
@@ -131,7 +134,7 @@ impl Context {
             core: ManuallyDrop::new(core),
             attachment,
             refused: attached.refused,
-            owner: rustix::process::getpid(),
+            creator: Creator::this_process(),
         }))
     }
 
@@ -200,7 +203,7 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        if rustix::process::getpid() == self.owner {
+        if self.creator.is_this_process() {
             // SAFETY: dropped here only, and not used after.
             unsafe { ManuallyDrop::drop(&mut self.core) }
         }

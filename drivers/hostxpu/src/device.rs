@@ -12,6 +12,7 @@ use gmm_core::driver::{
     RemoteHandle,
 };
 use gmm_core::{Batch, Frame, NodeId, PAGE_SIZE};
+use gmm_os::Creator;
 
 use crate::dma::{Engines, Transfer};
 use crate::link::Direction;
@@ -31,7 +32,7 @@ pub struct HostXpuDevice {
     // Engines first: they use the memory. Not dropped in a forked child, which has neither.
     engines: ManuallyDrop<Engines>,
     memory: ManuallyDrop<Memory>,
-    owner: rustix::process::Pid,
+    creator: Creator,
 }
 
 const NO_NODE: u8 = u8::MAX;
@@ -51,7 +52,7 @@ impl HostXpuDevice {
             joined_again: AtomicBool::new(false),
             engines: ManuallyDrop::new(engines),
             memory: ManuallyDrop::new(memory),
-            owner: rustix::process::getpid(),
+            creator: Creator::this_process(),
             config,
         }))
     }
@@ -196,7 +197,7 @@ impl Device for HostXpuDevice {
 
 impl Drop for HostXpuDevice {
     fn drop(&mut self) {
-        if rustix::process::getpid() == self.owner {
+        if self.creator.is_this_process() {
             // SAFETY: dropped here only, and not used after.
             unsafe {
                 ManuallyDrop::drop(&mut self.engines);

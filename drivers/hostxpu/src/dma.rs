@@ -10,9 +10,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use gmm_core::driver::{DriverError, Fence};
+use gmm_os::copy;
 
 use crate::link::{Direction, Link};
-use crate::{Error, HostXpuConfig, copy, thread, wait};
+use crate::{Error, HostXpuConfig, thread, wait};
 
 /// How many operations a batch can hold; what is more is done by `submit`.
 const BATCH: usize = 16;
@@ -256,9 +257,9 @@ impl Shared {
         let not_before = transfer.from.and_then(|_| self.link.send(transfer.direction, len));
         match transfer.from {
             // SAFETY: what `submit` was promised.
-            Some(from) => unsafe { copy::copy(transfer.to, from, len) },
+            Some(from) => unsafe { copy::stream_copy(transfer.to, from, len) },
             // SAFETY: as above.
-            None => unsafe { copy::zero(transfer.to, len) },
+            None => unsafe { copy::stream_zero(transfer.to, len) },
         }
         if let Some(end) = not_before {
             wait::delay_until(end);

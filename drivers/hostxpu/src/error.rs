@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gmm_core::VirtAddr;
 use gmm_core::driver::Access;
+use gmm_core::{NodeId, VirtAddr};
 
 use crate::ring::Violation;
 
@@ -42,6 +42,12 @@ pub enum Error {
     /// A context was asked of a device that was added twice, to one space or to two.
     #[error("the device has joined twice: it can be in one space, once; make a device for each")]
     JoinedAgain,
+    /// A context was asked for in a space that the device has not joined.
+    #[error("the device is not in this space, where node {node} is another's")]
+    OtherSpace {
+        /// Its number in the space that it has joined.
+        node: NodeId,
+    },
     /// The application collected the status of the worker before it could be watched.
     #[error(
         "the worker process {pid} ended at once, and the application collected its status (it          ignores SIGCHLD, or waits for all its children)"

@@ -14,7 +14,6 @@ use gmm_core::PageRange;
 
 use crate::manager::Manager;
 use crate::shared::Shared;
-use crate::thread::BlockSignals;
 use crate::{Error, wait};
 
 /// The holds of one context.
@@ -39,7 +38,7 @@ pub(crate) struct Held {
 impl Drop for Held {
     fn drop(&mut self) {
         // In a user's thread, a signal handler that touched unified memory would wait for it.
-        let _blocked = BlockSignals::new();
+        let _blocked = gmm_os::BlockedSignals::new();
         drop(self.pages.take());
         self.holders.count.fetch_sub(1, Ordering::SeqCst);
         wait::bump(&self.holders.ended);
@@ -53,7 +52,7 @@ impl Holders {
         manager: &dyn Manager,
         ranges: &[PageRange],
     ) -> Result<Held, (gmm_core::Error, u32)> {
-        let _blocked = BlockSignals::new();
+        let _blocked = gmm_os::BlockedSignals::new();
         let _turn = self.turn.lock().unwrap_or_else(|e| e.into_inner());
         let others = self.count.load(Ordering::SeqCst);
         let pages = manager.hold(ranges).map_err(|error| (error, others))?;

@@ -6,7 +6,7 @@
 //! | part | what it is | where |
 //! |---|---|---|
 //! | local memory | frames in a memory file | `memory` |
-//! | copy engines | threads with streaming stores | `dma`, `copy`, `link` |
+//! | copy engines | threads with streaming stores | `dma`, `link` |
 //! | a context | a process, the *worker* | `context`, `spawn`, `worker` |
 //! | its page table | mappings that the worker makes on command | `mmu`, `worker/commands` |
 //! | its fault interrupt | a signal handler and a ring in shared memory | `ring`, `faults`, `worker/fault` |
@@ -30,7 +30,6 @@ mod config;
 #[cfg(test)]
 mod conformance;
 mod context;
-mod copy;
 mod device;
 mod divert;
 mod dma;

@@ -23,9 +23,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
+use gmm_os::Creator;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
-use rustix::process::Pid;
 
 use crate::Error;
 use crate::config::MAX_CORES;
@@ -129,7 +129,7 @@ pub(crate) struct Ring {
 /// be where it was.
 pub(crate) struct RingMap {
     ring: NonNull<Ring>,
-    owner: Pid,
+    creator: Creator,
 }
 
 // SAFETY: all fields of `Ring` are atomics.
@@ -148,7 +148,7 @@ impl core::ops::Deref for RingMap {
 
 impl Drop for RingMap {
     fn drop(&mut self) {
-        if rustix::process::getpid() == self.owner {
+        if self.creator.is_this_process() {
             // SAFETY: the mapping is this value's alone (invariant).
             let _ = unsafe { rustix::mm::munmap(self.ring.as_ptr().cast(), size_of::<Ring>()) };
         }
@@ -180,7 +180,7 @@ impl RingMap {
         // SAFETY: advice on the mapping just made.
         let _ = unsafe { rustix::mm::madvise(at, len, rustix::mm::Advice::LinuxDontFork) };
         let ring = NonNull::new(at.cast()).ok_or(rustix::io::Errno::FAULT)?;
-        Ok(Self { ring, owner: rustix::process::getpid() })
+        Ok(Self { ring, creator: Creator::this_process() })
     }
 }
 

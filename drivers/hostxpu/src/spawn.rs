@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use gmm_os::Creator;
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
@@ -26,7 +27,7 @@ pub(crate) struct Process {
     pub(crate) pid: Pid,
     pub(crate) pidfd: OwnedFd,
     pub(crate) socket: OwnedFd,
-    owner: Pid,
+    creator: Creator,
 }
 
 /// How a process ended.
@@ -84,8 +85,7 @@ impl Process {
             // Its number is a stranger's by now, who must not be killed.
             return Err(Error::WorkerCollected { pid: pid.as_raw_pid() });
         }
-        let owner = rustix::process::getpid();
-        let process = Self { pid, pidfd, socket: ours, owner };
+        let process = Self { pid, pidfd, socket: ours, creator: Creator::this_process() };
         process.set_up(hello, frames, ring).map_err(|reason| {
             process.kill();
             Error::WorkerSetUp { path, reason }
@@ -99,7 +99,7 @@ impl Process {
         frames: BorrowedFd<'_>,
         ring: BorrowedFd<'_>,
     ) -> Result<(), String> {
-        let host = rustix::process::pidfd_open(self.owner, PidfdFlags::empty())
+        let host = rustix::process::pidfd_open(self.creator.pid(), PidfdFlags::empty())
             .map_err(|e| format!("pidfd_open failed: {e}"))?;
         let fds = [frames, ring, host.as_fd()];
         match wire::send(&self.socket, wire::HELLO, 0, &hello.to_bytes(), &fds) {
@@ -163,7 +163,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         // A forked child has these descriptors too, and no say in the worker's life.
-        if rustix::process::getpid() == self.owner {
+        if self.creator.is_this_process() {
             self.kill();
             // Collects the zombie if the watcher has not.
             self.wait_end(Instant::now() + Duration::from_secs(1));

@@ -4,6 +4,8 @@
 
 use std::thread::JoinHandle;
 
+use gmm_os::BlockedSignals;
+
 use crate::Error;
 
 /// Starts such a thread.
@@ -11,7 +13,7 @@ pub(crate) fn spawn(
     name: &str,
     body: impl FnOnce() + Send + 'static,
 ) -> Result<JoinHandle<()>, Error> {
-    let blocked = BlockSignals::new();
+    let blocked = BlockedSignals::new();
     let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
         let abort = AbortOnDrop;
         body();
@@ -26,37 +28,5 @@ struct AbortOnDrop;
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         std::process::abort();
-    }
-}
-
-/// Blocks all signals in this thread (a thread it starts inherits that) until dropped.
-pub(crate) struct BlockSignals(libc::sigset_t);
-
-impl BlockSignals {
-    pub(crate) fn new() -> Self {
-        // SAFETY: plain calls with valid pointers; a zeroed sigset is a valid value to overwrite.
-        unsafe {
-            let (mut all, mut before) = (core::mem::zeroed(), core::mem::zeroed());
-            libc::sigfillset(&mut all);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-            Self(before)
-        }
-    }
-}
-
-impl Drop for BlockSignals {
-    fn drop(&mut self) {
-        // SAFETY: the mask that was in force before.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, core::ptr::null_mut()) };
-    }
-}
-
-/// Lets every signal through to this thread (a thread it starts inherits that).
-pub(crate) fn unblock_signals() {
-    // SAFETY: plain calls with valid pointers; a zeroed sigset is a valid value to overwrite.
-    unsafe {
-        let mut none = core::mem::zeroed();
-        libc::sigemptyset(&mut none);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &none, core::ptr::null_mut());
     }
 }

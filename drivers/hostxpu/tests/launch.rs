@@ -130,3 +130,17 @@ fn try_a_context() {
         Err(error) => println!("{error}"),
     }
 }
+
+#[test]
+fn a_context_is_made_only_where_its_device_is() {
+    let (one, other) = (Machine::new(), Machine::new());
+    let device = one.xpu(HostXpuConfig::new(4 * PAGE_SIZE));
+    let refused = |machine: &Machine| {
+        let context = gmm_hostxpu::Context::new(&machine.space, &device);
+        matches!(context, Err(Error::OtherSpace { node }) if device.node() == Some(node))
+    };
+    assert!(refused(&other), "there is no such node");
+    let _neighbour = other.xpu(HostXpuConfig::new(4 * PAGE_SIZE));
+    assert!(refused(&other), "the node is another device's");
+    assert!(!refused(&one));
+}

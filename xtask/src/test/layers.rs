@@ -10,10 +10,12 @@ use super::{Context, Done};
 
 /// The layers, lowest first. A package is found by its folder in the workspace; `drivers/*` is
 /// each folder of drivers. Packages of one layer do not use each other.
-const LAYERS: [&[&str]; 6] = [
+const LAYERS: [&[&str]; 7] = [
     // The kernels are programs for an XPU: they stand beside the core and use nothing of ours.
-    &["crates/gmm-core", "drivers/*/kernels"],
+    // Nor does what drivers need of the operating system.
+    &["crates/gmm-core", "crates/gmm-os", "drivers/*/kernels"],
     &["crates/gmm-driver-tests"],
+    &["crates/gmm-sim"],
     &["drivers/*"],
     &["crates/gmm"],
     &["crates/gmm-cli"],
@@ -192,6 +194,7 @@ mod tests {
         let packages = graph(&[
             core,
             TESTS,
+            ("gmm-sim", "crates/gmm-sim", &["dev:gmm-core", "dev:gmm-driver-tests"]),
             ("gmm-cpu", "drivers/cpu", &["gmm-core", "rustix", "dev:gmm-driver-tests"]),
             ("gmm-hostxpu", "drivers/hostxpu", &["gmm-core", "dev:gmm-kernels"]),
             ("gmm-kernels", "drivers/hostxpu/kernels", &[]),

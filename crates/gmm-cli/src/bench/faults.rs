@@ -36,6 +36,9 @@ struct Line<'a> {
     /// The time of a fault beyond the median raw copy of a page.
     overhead_us_median: f64,
     overhead_us_p99: f64,
+    /// By what fraction the same takes longer with the event trace on, pair by pair: median.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_overhead: Option<f64>,
     frame_backing: &'a str,
 }
 
@@ -44,6 +47,8 @@ struct Line<'a> {
 struct Samples {
     faulted: Vec<f64>,
     raw: Vec<f64>,
+    /// As `faulted`, with the event trace on.
+    traced: Vec<f64>,
     /// Of each page, in seconds.
     pages: Vec<f64>,
 }
@@ -74,7 +79,15 @@ pub(super) fn run(args: &FaultArgs) -> anyhow::Result<()> {
         progress.inc(1);
         let warm_up = round == 0;
         progress.set_message(if warm_up { "warming up" } else { "faults and raw copies in turn" });
+        // In turn, so that what comes first does so as often as the other.
+        let traced_first = round % 2 == 1;
+        if traced_first {
+            bench.traced_round(&gmm, args, &mut to_xpu, &mut to_cpu)?;
+        }
         bench.round(&raw, &mut to_xpu, &mut to_cpu)?;
+        if !traced_first {
+            bench.traced_round(&gmm, args, &mut to_xpu, &mut to_cpu)?;
+        }
         if warm_up {
             (to_xpu, to_cpu) = Default::default();
         }
@@ -129,6 +142,23 @@ impl Bench {
         Ok(())
     }
 
+    /// The same faults with the event trace on, if that was asked for.
+    fn traced_round(
+        &mut self,
+        gmm: &Gmm,
+        args: &FaultArgs,
+        to_xpu: &mut Samples,
+        to_cpu: &mut Samples,
+    ) -> anyhow::Result<()> {
+        let Some(path) = &args.trace else { return Ok(()) };
+        let trace = gmm.trace_to(path)?;
+        to_xpu.traced.push(self.touch_on_xpu()?.as_secs_f64());
+        to_cpu.traced.push(self.touch_on_cpu(&mut Vec::new()).as_secs_f64());
+        let dropped = trace.finish()?.dropped;
+        ensure!(dropped == 0, "the trace dropped {dropped} records");
+        Ok(())
+    }
+
     /// The XPU writes a word in each 4 KiB, so that every page moves there.
     #[expect(unsafe_code, reason = "a launch is unsafe on every accelerator")]
     fn touch_on_xpu(&mut self) -> anyhow::Result<Duration> {
@@ -157,6 +187,9 @@ fn summarise<'a>(case: &'static str, bytes: u64, samples: Samples, backing: &'a 
     let repeats = samples.raw.len();
     let ratios = samples.raw.iter().zip(&samples.faulted).map(|(raw, faulted)| raw / faulted);
     let ratio = Distribution::new(ratios.collect());
+    let traced = samples.traced.iter().zip(&samples.faulted);
+    let traced: Vec<_> = traced.map(|(traced, plain)| traced / plain - 1.0).collect();
+    let trace_overhead = (!traced.is_empty()).then(|| Distribution::new(traced).median());
     let raw = Distribution::new(samples.raw).median();
     let seconds = Distribution::new(samples.faulted).median();
     let raw_page = raw / nr_pages as f64;
@@ -174,6 +207,7 @@ fn summarise<'a>(case: &'static str, bytes: u64, samples: Samples, backing: &'a 
         ratio_max: ratio.max(),
         overhead_us_median: overhead.median(),
         overhead_us_p99: overhead.percentile(0.99),
+        trace_overhead,
         frame_backing: backing,
     }
 }
@@ -198,6 +232,9 @@ fn print(line: &Line<'_>) {
         line.overhead_us_median,
         line.overhead_us_p99,
     );
+    if let Some(overhead) = line.trace_overhead {
+        println!("  with the event trace {:+.2}%", overhead * 100.0);
+    }
 }
 
 fn progress_bar(len: u64, hidden: bool) -> ProgressBar {

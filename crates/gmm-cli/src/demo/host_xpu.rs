@@ -40,6 +40,14 @@ impl HostXpu {
         let kernels = KERNELS.iter().map(|kernel| find(kernel.name)).collect::<Result<_>>()?;
         Ok(Self { kernels, stream: xpu.stream()?, gmm })
     }
+
+    /// Writes what the manager does to a file, until the guard is dropped.
+    ///
+    /// # Errors
+    /// If the file can't be made.
+    pub fn trace_to(&self, path: &Path) -> Result<gmm::TraceGuard> {
+        Ok(self.gmm.trace_to(path)?)
+    }
 }
 
 /// The kernels that belong to this program. Cargo puts them beside it or in `deps/` there, depending on

@@ -13,6 +13,7 @@ pub mod host_xpu;
 pub mod memory;
 pub mod model;
 pub mod random;
+pub mod recorder;
 pub mod reference;
 pub mod report;
 pub mod size;
@@ -25,6 +26,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
+use gmm::{TraceGuard, TraceSummary};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use accelerator::Accelerator;
@@ -32,6 +34,7 @@ use cpu_only::CpuOnly;
 use encoder::Encoder;
 use host_xpu::HostXpu;
 use model::{Model, Source};
+use recorder::Recorder;
 use reference::{Reference, TOLERANCE};
 use report::{Case, Report};
 
@@ -66,6 +69,15 @@ pub struct Args {
     #[arg(long)]
     pub json: bool,
 
+    /// Write what the manager does to this file, which Perfetto opens (https://ui.perfetto.dev).
+    #[arg(long, value_name = "FILE", conflicts_with = "cpu_only")]
+    pub trace: Option<PathBuf>,
+
+    /// Also run without the XPU, recording which pages are used in what order, and say how few moves
+    /// would have been enough for that order.
+    #[arg(long, conflicts_with = "cpu_only")]
+    pub optimum: bool,
+
     /// Leave the XPU out: the CPU runs the same kernels in ordinary memory.
     #[arg(long)]
     pub cpu_only: bool,
@@ -83,8 +95,12 @@ pub fn run(args: Args) -> Result<()> {
     let reference = args.reference.as_deref().map(Reference::read).transpose()?;
     let texts = gather_texts(&args, reference.as_ref())?;
     let model = Model::open(choose_source(&args)?)?;
-    let machine = build_machine(&args)?;
+    let (machine, trace) = build_machine(&args)?;
     let report = encode(&args, &model, machine.as_ref(), texts, reference.as_ref())?;
+    if let Some(trace) = trace {
+        let TraceSummary { records, dropped, .. } = trace.finish()?;
+        eprintln!("The trace has {records} events ({dropped} dropped): open it on ui.perfetto.dev");
+    }
 
     let mut out = std::io::stdout().lock();
     let printed = if args.json { report.write_json(&mut out) } else { report.write_text(&mut out) };
@@ -140,15 +156,17 @@ fn choose_source(args: &Args) -> Result<Source> {
     Ok(Source::Random)
 }
 
-fn build_machine(args: &Args) -> Result<Box<dyn Accelerator>> {
+/// The machine, and the trace of it that is being written.
+fn build_machine(args: &Args) -> Result<(Box<dyn Accelerator>, Option<TraceGuard>)> {
     if args.cpu_only {
-        return Ok(Box::new(CpuOnly::new(args.xpu_cores.into())));
+        return Ok((Box::new(CpuOnly::new(args.xpu_cores.into())), None));
     }
     let (memory, cores) = (args.xpu_memory, args.xpu_cores.into());
     let xpu = HostXpu::new(memory, cores).with_context(|| {
         format!("can't make an XPU with {} of memory and {cores} cores", size::show(memory))
     })?;
-    Ok(Box::new(xpu))
+    let trace = args.trace.as_deref().map(|path| xpu.trace_to(path)).transpose()?;
+    Ok((Box::new(xpu), trace))
 }
 
 fn encode(
@@ -182,6 +200,11 @@ fn encode(
     })?;
     bar.finish_and_clear();
     let seconds = begun.elapsed().as_secs_f64();
+    let memory = machine.memory()?;
+    let pages_optimum = match args.optimum {
+        true => Some(fewest_moves(args, model, &tokens)?),
+        false => None,
+    };
 
     let mut cases = Vec::new();
     for ((text, tokens), embedding) in texts.into_iter().zip(&tokens).zip(embeddings) {
@@ -197,8 +220,17 @@ fn encode(
         load_seconds,
         seconds,
         xpu_cores: args.xpu_cores.into(),
-        memory: machine.memory()?,
+        pages_optimum,
+        memory,
     })
+}
+
+/// How many pages had to be moved to the XPU at least.
+fn fewest_moves(args: &Args, model: &Model, tokens: &[Vec<u32>]) -> Result<u64> {
+    let recorder = Recorder::new(args.xpu_cores.into());
+    let weights = model.weights(&recorder, &mut |_, _| {})?;
+    Encoder::new(&recorder, model.config.clone(), weights)?.encode(tokens, &mut |_, _| {})?;
+    Ok(recorder.fewest_moves((args.xpu_memory / gmm::PAGE_SIZE) as usize))
 }
 
 /// A bar on the standard error, if that is a terminal.

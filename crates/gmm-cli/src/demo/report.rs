@@ -48,6 +48,9 @@ pub struct Report {
     pub seconds: f64,
     /// How many cores the XPU has.
     pub xpu_cores: usize,
+    /// The fewest pages that had to be moved to the XPU, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pages_optimum: Option<u64>,
     /// What happened to memory.
     #[serde(flatten)]
     pub memory: MemoryUse,
@@ -148,6 +151,13 @@ impl Report {
             "{} pages were evicted from the XPU, {} of them clean: another copy was valid, nothing was copied.",
             memory.evicted_pages, memory.evicted_clean_pages
         )?;
+        if let Some(optimum) = self.pages_optimum {
+            let moved = memory.migrated_bytes.get("0->1").copied().unwrap_or(0) / gmm::PAGE_SIZE;
+            writeln!(
+                out,
+                "{moved} pages were moved to the XPU; had the order been known, {optimum} would have been enough."
+            )?;
+        }
         self.write_oversubscription(out)
     }
 
@@ -220,6 +230,7 @@ mod tests {
             load_seconds: 0.25,
             seconds: 0.5,
             xpu_cores: 2,
+            pages_optimum: Some(41),
             memory: MemoryUse {
                 xpu_memory_bytes: 24 << 20,
                 touched_bytes: [("0".to_owned(), 96 << 20), ("1".to_owned(), 36 << 20)].into(),
@@ -266,6 +277,7 @@ mod tests {
             "1.50 times",
             "33 pages",
             "30 of them clean",
+            "50 pages were moved to the XPU; had the order been known, 41 would",
             "0->1",
             "0.600",
             "2.0e-7",

@@ -9,7 +9,7 @@
 //!   first. A new page goes to the window, whose oldest leaves. A window that holds more than
 //!   reclaim takes at a time passes its oldest on to the protected: so memory fills.
 //! - *Bimodal insertion* (BIP in Qureshi and others, "Adaptive insertion policies", ISCA 2007):
-//!   one page in 32 is protected at once, and a protected page, taken at random, leaves for it.
+//!   one page in 20 is protected at once, and a protected page, taken at random, leaves for it.
 //! - *The duel.* The one that left gets a rival: the next page to enter the window. In a sweep the
 //!   evicted page is always back first, since the rival was used only just now. If the rival is
 //!   back first, the page that was protected is dead, or colder than what streams by. Enough of
@@ -37,15 +37,17 @@ fn tag(page: PageNr) -> u32 {
 /// No page.
 const NONE: u32 = u32::MAX;
 
-/// One page in so many is protected without a reason.
-const BIMODAL: u32 = 32;
+/// One page in so many is protected without a reason; and while some that were protected have
+/// been found dead, so that it is soon known whether many are.
+const BIMODAL: u32 = 20;
+const BIMODAL_IN_DOUBT: u32 = 8;
 
-/// What a dead page counts for in the duel; one that is alive counts -1. So the protected are
-/// refreshed if more than a few in a hundred are dead.
+/// What a dead page adds to the score; one that is alive takes 1. So the protected are refreshed
+/// if more than a few in a hundred are dead.
 const DEAD: u32 = 16;
 
-/// The score at which they are: two dead pages.
-const REFRESH: u32 = 2 * DEAD;
+/// The score at which they are: two dead pages, with up to eight between them that are alive.
+const REFRESH: u32 = DEAD + DEAD / 2;
 
 /// The most duels at a time: each arrival looks at all of them.
 const MAX_DUELS: u32 = 256;
@@ -65,7 +67,7 @@ struct Duel {
 
 const OVER: Duel = Duel { page: NONE, rival: NONE, since: 0, cycle: 0, counted: false };
 
-/// The default policy of an XPU's node: see the module's head. 24 bytes a frame.
+/// The default policy of an XPU's node: see the module's head. At most 25 bytes a frame.
 pub struct Dip {
     /// The protected frames, then the window, both the oldest first.
     list: FrameList,
@@ -104,7 +106,7 @@ pub struct Dip {
 impl Dip {
     /// A policy for a node of `capacity_frames`.
     pub fn new(capacity_frames: u32) -> Self {
-        let nr_duels = (capacity_frames / 8).clamp(8, MAX_DUELS);
+        let nr_duels = (capacity_frames / 4).clamp(8, MAX_DUELS);
         Self {
             list: FrameList::with_capacity(capacity_frames),
             state: vec![0; capacity_frames as usize],
@@ -119,7 +121,7 @@ impl Dip {
             usual_x16: 0,
             duels: vec![OVER; nr_duels as usize],
             next_duel: 0,
-            sample: (capacity_frames / 8).div_ceil(nr_duels).max(1),
+            sample: (capacity_frames / 4).div_ceil(nr_duels).max(1),
             unsampled: 0,
             score: 0,
             patience_x4: 4,
@@ -208,7 +210,8 @@ impl Dip {
             self.refresh -= 1;
             return true;
         }
-        is_soon || self.random() < u32::MAX / BIMODAL
+        let one_in = if self.score > 0 { BIMODAL_IN_DOUBT } else { BIMODAL };
+        is_soon || self.random() < u32::MAX / one_in
     }
 
     /// Decides the duels in which `page`, which has just come, is one of the two.

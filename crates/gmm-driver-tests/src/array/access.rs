@@ -120,7 +120,12 @@ impl ArrayContext {
         }
         let slot = self.walk(state, addr, access)?;
         let mapping = state.tables[self.table].entries.get(&addr.page());
-        let replica = mapping.filter(|m| m.kind == MappingKind::Replica).map(|m| m.replica);
+        let is_copy = |kind: MappingKind| match kind {
+            MappingKind::Local => false,
+            MappingKind::Replica => true,
+            MappingKind::Remote(_) => self.defect == Some(Defect::RemoteIsACopy),
+        };
+        let replica = mapping.filter(|m| is_copy(m.kind)).map(|m| m.replica);
         let old = replica.unwrap_or(state.frame(slot).words)[word];
         if access == Access::Write {
             let value = change(old);

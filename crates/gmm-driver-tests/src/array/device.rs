@@ -231,9 +231,10 @@ impl Device for ArrayDevice {
         self.slot_of(frame).map(Slot::peer_addr)
     }
 
-    /// Frames that move can't be mapped from elsewhere.
     fn remote_handle(&self, frame: Frame) -> Option<RemoteHandle> {
         let stays = !self.capabilities.contains(Capabilities::MOVABLE_FRAMES);
-        self.slot_of(frame).filter(|_| stays).map(Slot::remote_handle)
+        let neighbour = self.options.defect == Some(Defect::HandleOfANeighbour);
+        let frame = Frame { nr: FrameNr(frame.nr.0 ^ u32::from(neighbour)), ..frame };
+        self.slot_of(frame).filter(|_| stays && self.options.handles).map(Slot::remote_handle)
     }
 }

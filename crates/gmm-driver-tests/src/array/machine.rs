@@ -113,6 +113,24 @@ impl Machine {
         self.hook.with_mut(|h| *h = hook);
     }
 
+    /// The words of the frame that a handle names.
+    pub fn handle_words(&self, handle: RemoteHandle) -> Option<[u64; FRAME_WORDS]> {
+        self.with(|s| s.handle_slot(handle).map(|slot| s.frame(slot).words))
+    }
+
+    /// Fills the frame that a handle names.
+    pub fn set_handle_words(&self, handle: RemoteHandle, words: [u64; FRAME_WORDS]) {
+        self.with(|s| {
+            if let Some(slot) = s.handle_slot(handle) {
+                let frame = s.frame_mut(slot);
+                frame.words = words;
+                if frame.contents == super::frame::Contents::Rubbish {
+                    frame.contents = super::frame::Contents::Filled;
+                }
+            }
+        });
+    }
+
     /// The words of a frame of host memory, by the address that devices use.
     pub fn read_host(&self, addr: HostAddr) -> Option<[u64; FRAME_WORDS]> {
         self.with(|s| s.host_slot(addr).map(|slot| s.frame(slot).words))
@@ -212,6 +230,15 @@ impl State {
 
     pub(super) fn frame_mut(&mut self, slot: Slot) -> &mut super::frame::FrameState {
         &mut self.memories[slot.memory].frames[slot.nr]
+    }
+
+    fn handle_slot(&self, handle: RemoteHandle) -> Option<Slot> {
+        let slot = Slot {
+            memory: usize::try_from(handle.fd).ok()?,
+            nr: (handle.offset_bytes >> PAGE_SHIFT) as usize,
+        };
+        let memory = self.memories.get(slot.memory)?;
+        (slot.nr < memory.frames.len()).then_some(slot)
     }
 
     pub(super) fn host_slot(&self, addr: HostAddr) -> Option<Slot> {

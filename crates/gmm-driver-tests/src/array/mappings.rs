@@ -103,10 +103,13 @@ impl State {
         }
         let is_replica = enter.kind == MappingKind::Replica;
         // A write through it faults, whatever the region allows.
-        let protection = if is_replica { Protection::ReadOnly } else { protection };
+        let lax = self.tables[table].defect == Some(Defect::ReplicaLetsWritesThrough);
+        let protection = if is_replica && !lax { Protection::ReadOnly } else { protection };
         self.check_frame_for(page, slot, protection)?;
         self.check_coherence(page, slot, protection)?;
         let moved = self.check_movable(table, slot, enter.kind)?;
+        let takes = self.tables[table].defect == Some(Defect::ReplicaTakesFrame);
+        let moved = moved || is_replica && takes;
         let frame = self.frame_mut(slot);
         frame.contents = Contents::Of(page);
         frame.covered = 0;
@@ -253,7 +256,12 @@ impl State {
         let t = &mut self.tables[table];
         t.entries.remove(&clear.page);
         t.last_store = t.last_store.filter(|&(of, ..)| of != slot);
-        if t.defect == Some(Defect::StaleTlb) {
+        let stays = match mapping.kind {
+            MappingKind::Local => Defect::StaleTlb,
+            MappingKind::Replica => Defect::ReplicaStays,
+            MappingKind::Remote(_) => Defect::RemoteStays,
+        };
+        if t.defect == Some(stays) {
             t.stale.insert(clear.page, slot);
         }
         if !self.is_mapped(slot, false) {
@@ -288,6 +296,12 @@ impl State {
         let pages: Vec<PageNr> = t.entries.keys().copied().filter(|&p| range.contains(p)).collect();
         for page in pages {
             let t = &mut self.tables[table];
+            let is_far = |m: &Mapping| matches!(m.kind, MappingKind::Remote(_));
+            if t.defect == Some(Defect::ReleaseKeepsRemote)
+                && t.entries.get(&page).is_some_and(is_far)
+            {
+                continue;
+            }
             let Some(mapping) = t.entries.remove(&page) else { continue };
             if t.defect == Some(Defect::LateWriteAtRelease) {
                 t.buffered = t.last_store.take_if(|(of, ..)| *of == mapping.slot).or(t.buffered);

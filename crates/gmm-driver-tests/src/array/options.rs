@@ -69,6 +69,20 @@ pub enum Defect {
     ReleaseKeepsMappings,
     /// Every range is refused, after one was released.
     ReservationLeaks,
+    /// `remote_handle` names the frame beside the one that was asked for.
+    HandleOfANeighbour,
+    /// A remote mapping is one of a private copy.
+    RemoteIsACopy,
+    /// `pmap_clear` leaves remote mappings in the cores' TLB.
+    RemoteStays,
+    /// `va_release` leaves remote mappings in place.
+    ReleaseKeepsRemote,
+    /// A write through a replica goes to the frame.
+    ReplicaLetsWritesThrough,
+    /// A replica takes its frame out of reach, as mapping the frame itself does.
+    ReplicaTakesFrame,
+    /// `pmap_clear` leaves replicas in the cores' TLB.
+    ReplicaStays,
 }
 
 /// What an array device is like.
@@ -88,6 +102,8 @@ pub struct DeviceOptions {
     pub fabric: Option<u64>,
     /// How many frames one `import` hands over at most.
     pub import_limit: u32,
+    /// Whether processors of other nodes can map its frames (never those that move).
+    pub handles: bool,
     /// Whether an import hands over single frames in descending order instead of one run.
     pub scattered: bool,
     /// What is wrong with it.
@@ -115,6 +131,7 @@ impl DeviceOptions {
             completion: Completion::default(),
             fabric: None,
             import_limit: 16,
+            handles: true,
             scattered: false,
             defect: None,
         }

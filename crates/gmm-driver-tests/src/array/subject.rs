@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use core::time::Duration;
-use gmm_core::driver::{Capabilities, Device, DriverError, Extent, Mmu};
+use gmm_core::driver::{Capabilities, Device, DriverError, Extent, Mmu, RemoteHandle};
 use gmm_core::{Batch, Frame, HostAddr, NodeId, Resolved, VirtAddr};
 
 use super::{
@@ -11,7 +11,7 @@ use super::{
     Violation, byte_offset,
 };
 use crate::TestClock;
-use crate::kit::{Bench, HostMemory, Refused, Serve, Subject, TestContext};
+use crate::kit::{Bench, FarFrame, HostMemory, Refused, Serve, Subject, TestContext};
 
 /// An array device with some options, for the kit.
 #[derive(Clone)]
@@ -104,6 +104,22 @@ impl Bench for ArrayBench {
         (0..FRAME_WORDS).map(|word| byte_offset(word * 8)).collect()
     }
 
+    fn read_handle(&self, handle: RemoteHandle, offset: u64) -> Option<u64> {
+        self.machine.handle_words(handle).map(|words| words[offset as usize / 8 % FRAME_WORDS])
+    }
+
+    fn far_frame(&self) -> Option<Box<dyn FarFrame>> {
+        let device = self.machine.device(DeviceOptions::xpu("far", 2));
+        // Away from the nodes that the kit and a space number.
+        let node = NodeId(8);
+        device.set_first_node(node);
+        device.import(node, 2, &mut Batch::new()).ok()?;
+        let frame = Frame { node, nr: gmm_core::FrameNr(1) };
+        let handle = device.remote_handle(frame)?;
+        self.machine.set_handle_words(handle, [0; FRAME_WORDS]);
+        Some(Box::new(ArrayFarFrame { machine: self.machine.clone(), frame, handle }))
+    }
+
     fn host(&self) -> Option<(Arc<dyn Device>, Box<dyn TestContext>)> {
         let host = match self.is_host() {
             true => self.device.clone(),
@@ -111,6 +127,33 @@ impl Bench for ArrayBench {
         };
         let cpu = Cores(host.context(0));
         Some((host, Box::new(cpu)))
+    }
+}
+
+struct ArrayFarFrame {
+    machine: Arc<Machine>,
+    frame: Frame,
+    handle: RemoteHandle,
+}
+
+impl FarFrame for ArrayFarFrame {
+    fn frame(&self) -> Frame {
+        self.frame
+    }
+
+    fn handle(&self) -> RemoteHandle {
+        self.handle
+    }
+
+    fn read(&self, offset: u64) -> u64 {
+        let words = self.machine.handle_words(self.handle).unwrap_or_default();
+        words[offset as usize / 8 % FRAME_WORDS]
+    }
+
+    fn write(&self, offset: u64, value: u64) {
+        let mut words = self.machine.handle_words(self.handle).unwrap_or_default();
+        words[offset as usize / 8 % FRAME_WORDS] = value;
+        self.machine.set_handle_words(self.handle, words);
     }
 }
 

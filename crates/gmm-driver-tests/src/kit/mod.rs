@@ -16,13 +16,15 @@
 //! enough frames) is skipped, and the report says why.
 
 mod env;
+mod far;
 mod host_memory;
 mod report;
 mod rules;
 mod run;
 mod subject;
 
+pub use far::FarFile;
 pub use host_memory::PlainHostMemory;
 pub use report::{Outcome, Report, RuleReport};
 pub use run::{conformance, run, run_matching};
-pub use subject::{Bench, HostMemory, Refused, Serve, Subject, TestContext};
+pub use subject::{Bench, FarFrame, HostMemory, Refused, Serve, Subject, TestContext};

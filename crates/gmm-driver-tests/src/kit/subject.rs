@@ -3,8 +3,8 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use gmm_core::driver::{Access, Device, Mmu};
-use gmm_core::{Config, HostAddr, PAGE_SIZE, PageRange, VirtAddr};
+use gmm_core::driver::{Access, Device, Mmu, RemoteHandle};
+use gmm_core::{Config, Frame, HostAddr, PAGE_SIZE, PageRange, VirtAddr};
 
 use super::PlainHostMemory;
 
@@ -71,6 +71,33 @@ pub trait Bench: Send + Sync {
     fn host(&self) -> Option<(Arc<dyn Device>, Box<dyn TestContext>)> {
         None
     }
+
+    /// The word at `offset` of the frame that one of the device's handles names; `None` if there
+    /// is nothing. The default reads the file.
+    fn read_handle(&self, handle: RemoteHandle, offset: u64) -> Option<u64> {
+        super::far::read_file(handle, offset)
+    }
+
+    /// A frame of another device, for contexts of this one to map remotely. The default is a file
+    /// in shared memory; `None`: the rules about remote mappings are skipped.
+    fn far_frame(&self) -> Option<Box<dyn FarFrame>> {
+        Some(Box::new(super::FarFile::new()?))
+    }
+}
+
+/// A frame of another device than the one under test, as that device sees it.
+pub trait FarFrame: Send + Sync {
+    /// Its name.
+    fn frame(&self) -> Frame;
+
+    /// What maps it.
+    fn handle(&self) -> RemoteHandle;
+
+    /// The word at `offset`.
+    fn read(&self, offset: u64) -> u64;
+
+    /// Writes the word at `offset`.
+    fn write(&self, offset: u64, value: u64);
 }
 
 /// Serves a fault of a context; `true` if the access can go on.

@@ -2,6 +2,7 @@
 
 use gmm_core::driver::Access;
 use gmm_core::{Error, Hold, NodeId, PageRange};
+use gmm_driver_tests::World;
 use gmm_driver_tests::array::FRAME_WORDS;
 
 use super::{Done, Life, Model};
@@ -112,11 +113,30 @@ impl Model {
         let before = resident();
         let evicted = self.world.space.evict(node, nr_pages);
         let evicted = evicted.map_err(|e| format!("evict from {node}: {e}"))?;
-        let can_go = before - self.held_on(node) as u32;
+        let stays = (self.held_on(node) + self.kept_on(node)) as u32;
+        let can_go = before.saturating_sub(stays);
         if resident() + evicted != before {
             return Err(format!("{before} pages, {evicted} evicted, {} are left", resident()));
         }
         let is_enough = node == NodeId::HOST || evicted >= nr_pages.min(can_go);
         if is_enough { Ok(()) } else { Err(format!("{evicted} of {can_go} pages evicted")) }
+    }
+
+    /// Frees frames up to the watermark, if the node is large enough to have one.
+    pub(super) fn reclaim(&self, node: usize) -> Done {
+        let resident = |w: &World| w.space.snapshot().nodes[node].resident_frames;
+        let before = resident(&self.world);
+        let done = self.world.space.reclaim_now(NodeId(node as u8));
+        done.map_err(|e| format!("reclaim on {node}: {e}"))?;
+        let after = resident(&self.world);
+        if after <= before { Ok(()) } else { Err(format!("{before} pages, then {after}")) }
+    }
+
+    pub(super) fn launder(&self, node: usize) -> Done {
+        let copied = |w: &World| w.space.snapshot().nodes[0].resident_frames;
+        let (before, node) = (copied(&self.world), NodeId(node as u8));
+        let laundered = self.world.space.launder(node).map_err(|e| format!("launder: {e}"))?;
+        let more = copied(&self.world) - before;
+        if more == laundered { Ok(()) } else { Err(format!("{laundered} laundered, {more} came")) }
     }
 }

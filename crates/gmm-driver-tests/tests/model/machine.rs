@@ -29,6 +29,10 @@ pub(crate) struct Machine {
     completion: Completion,
     host_read_only: bool,
     peer_copy: bool,
+    /// Whether the CPU can map replicas.
+    replicas: bool,
+    /// Whether each device's contexts can map frames of others: the host's, the XPUs'.
+    coherent: [bool; 5],
     /// Of each XPU: whether it maps read-only, whether its faults are replayed.
     xpus: [(bool, bool); 4],
     /// Of the nodes 1 to 4.
@@ -51,14 +55,25 @@ pub(crate) fn machine(faults: Faults) -> impl Strategy<Value = Machine> {
     let xpus = prop::array::uniform4((any::<bool>(), any::<bool>().prop_map(replays)));
     let frames = (3..9u32, 3..6u32, 1..4u32, 3..6u32);
     let counts = ((1..17u32, any::<bool>()), (1..17u32, 1..17u32));
-    let flags = (any::<bool>(), any::<bool>());
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+    let coherent = prop::array::uniform5(any::<bool>());
+    let xpus = (xpus, coherent);
     (completion, flags, xpus, frames, counts, Policies::any()).prop_map(
-        |(completion, (host_read_only, peer_copy), xpus, frames, (imports, batches), policies)| {
+        |(
+            completion,
+            (host_read_only, peer_copy, replicas),
+            (xpus, coherent),
+            frames,
+            (imports, batches),
+            policies,
+        )| {
             let frames = [frames.0, frames.1, frames.2, frames.3];
             Machine {
                 completion,
                 host_read_only,
                 peer_copy,
+                replicas,
+                coherent,
                 xpus,
                 frames,
                 imports,
@@ -77,12 +92,18 @@ impl Machine {
         let (evict_batch, import_batch) = self.batches;
         let mut world = World::builder(HOST_FRAMES)
             .host(|h| pick(h, Capabilities::READ_ONLY_MAPPINGS, self.host_read_only))
+            .host(|h| pick(h, Capabilities::READ_ONLY_REPLICAS, self.replicas))
+            .host(|h| pick(h, Capabilities::COHERENT_LINK, self.coherent[4]))
             .host(|h| self.common(h))
             .xpu(self.xpu(0, "one", &nodes[..1]), 2)
             .xpu(self.xpu(1, "two", &nodes[1..3]), 1)
             .xpu(self.xpu(2, "three", &nodes[3..]), 2)
             .xpu(self.xpu(3, "guest", &[]), 1)
-            .config(|c| (c.evict_batch, c.import_batch) = (evict_batch, import_batch))
+            .config(|c| {
+                (c.evict_batch, c.import_batch) = (evict_batch, import_batch);
+                // On nodes of so few frames.
+                (c.low_watermark, c.high_watermark, c.launder_share) = (1, Some(2), 1);
+            })
             .build();
         world.attach(1, 1).expect("few contexts");
         assert_eq!(world.processors.len(), 8);
@@ -95,6 +116,7 @@ impl Machine {
         let options = DeviceOptions { node_frames: nodes.to_vec(), ..DeviceOptions::xpu(name, 0) };
         let options = pick(self.common(options), Capabilities::PEER_COPY, self.peer_copy);
         let options = pick(options, Capabilities::READ_ONLY_MAPPINGS, read_only);
+        let options = pick(options, Capabilities::COHERENT_LINK, self.coherent[index]);
         pick(options, Capabilities::REPLAYABLE_FAULTS, replays)
     }
 

@@ -2,6 +2,7 @@
 //! operations that are done to it and to a real space alike.
 
 mod access;
+mod advice;
 mod launch;
 mod machine;
 mod op;
@@ -10,6 +11,7 @@ mod regions;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use advice::Advice;
 use gmm_core::driver::{Access, Protection};
 use gmm_core::{Error, Hold, NodeId, PageNr, PageRange};
 use gmm_driver_tests::World;
@@ -39,6 +41,7 @@ pub(crate) struct Model {
     holds: Vec<(Hold, usize, PageRange)>,
     /// Pages of which a fault failed, as only a hold may cause.
     failed: BTreeSet<PageNr>,
+    advice: Advice,
 }
 
 type Done = Result<(), String>;
@@ -49,10 +52,11 @@ impl Model {
         let world = machine.build();
         let life = vec![Life::Attached; world.processors.len()];
         let (pages, holds, failed) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
-        Self { world, pages, life, holds, failed }
+        Self { world, pages, life, holds, failed, advice: Advice::default() }
     }
 
     pub(crate) fn apply(&mut self, op: &Op) -> Done {
+        let before = self.watched_frames();
         match *op {
             Op::Load { who, page, word } => self.access(who, page, word, Access::Read, |w| w)?,
             Op::Store { who, page, word, value } => {
@@ -82,15 +86,25 @@ impl Model {
                 let given = self.world.space.set_policy(node, |n| choice.make(n));
                 given.map_err(|e| format!("a policy for {node}: {e}"))?;
             }
+            Op::Pin { page, nr_pages, node } => self.pin(page, nr_pages, node)?,
+            Op::Unpin { page, nr_pages, node } => self.unpin(page, nr_pages, node)?,
+            Op::SetPinLimit { node, nr_frames } => self.set_pin_limit(node, nr_frames)?,
+            Op::Advise { page, nr_pages, attribute } => self.advise(page, nr_pages, attribute)?,
+            Op::Watch { page, nr_pages, keeps } => self.watch(page, nr_pages, keeps)?,
+            Op::Unwatch => self.unwatch(),
+            Op::Reclaim { node } => self.reclaim(node)?,
+            Op::Launder { node } => self.launder(node)?,
             Op::Wild { who } => self.wild(who)?,
         }
         self.world.check()?;
-        self.check_holds()
+        self.check_holds()?;
+        self.check_advice(&before)
     }
 
     /// Everything at rest: each word of each page, as every processor in turn sees it.
     pub(crate) fn finish(mut self) -> Done {
         self.holds.clear();
+        self.advice.end(&self.world.space)?;
         (0..self.life.len()).filter(|&w| self.life[w] == Life::Dead).for_each(|w| {
             self.world.space.detach(&self.world.processors[w].processor);
         });
@@ -149,17 +163,29 @@ impl Model {
         Ok(())
     }
 
-    /// How many pages launches hold on a node.
+    /// How many pages launches hold on a node, or are pinned there.
     fn held_on(&self, node: NodeId) -> usize {
         let here = self.holds.iter().filter(|(_, who, _)| self.world.node(*who) == node);
-        here.flat_map(|(_, _, range)| range.pages()).collect::<BTreeSet<_>>().len()
+        let held = here.flat_map(|(_, _, range)| range.pages());
+        let pins = self.advice.pins.iter().filter(|(_, pin)| pin.frame.node == node);
+        held.chain(pins.map(|(&page, _)| page)).collect::<BTreeSet<_>>().len()
     }
 
-    /// Whether a hold may be the cause of this error.
+    /// How many more someone keeps, at most.
+    fn kept_on(&self, node: NodeId) -> usize {
+        let kept = self.pages.keys().filter(|&&page| self.advice.is_kept(page));
+        kept.filter(|&&page| self.copy_on(page, node).is_some()).count()
+    }
+
+    /// Whether a hold, a pin or a subscriber may be the cause of this error.
     fn excused(&self, error: Error) -> bool {
         match error {
             Error::PageHeld { addr, .. } => self.is_held(addr.page()),
-            Error::OutOfMemory(what) => self.held_on(what.node) > 0,
+            Error::PagePinned { addr, node } => {
+                self.advice.pins.get(&addr.page()).is_some_and(|pin| pin.frame.node == node)
+            }
+            Error::PageKept { addr, .. } => self.advice.is_kept(addr.page()),
+            Error::OutOfMemory(what) => self.held_on(what.node) + self.kept_on(what.node) > 0,
             _ => false,
         }
     }

@@ -1,6 +1,6 @@
 //! The random operations.
 
-use gmm_core::PAGE_SIZE;
+use gmm_core::{Attribute, NodeId, PAGE_SIZE};
 use gmm_driver_tests::array::FRAME_WORDS;
 use proptest::prelude::*;
 
@@ -86,6 +86,39 @@ pub(crate) enum Op {
         node: usize,
         choice: Choice,
     },
+    Pin {
+        page: usize,
+        nr_pages: u64,
+        node: usize,
+    },
+    Unpin {
+        page: usize,
+        nr_pages: u64,
+        node: usize,
+    },
+    SetPinLimit {
+        node: usize,
+        nr_frames: u32,
+    },
+    Advise {
+        page: usize,
+        nr_pages: u64,
+        attribute: Attribute,
+    },
+    /// Someone is to be told before frames of the pages go, and may keep them.
+    Watch {
+        page: usize,
+        nr_pages: u64,
+        keeps: bool,
+    },
+    Unwatch,
+    /// What the background does: frees frames up to the watermark, or makes pages clean.
+    Reclaim {
+        node: usize,
+    },
+    Launder {
+        node: usize,
+    },
     Withdraw {
         node: usize,
         nr_frames: u32,
@@ -124,13 +157,35 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
         1 => (who.clone(), any::<bool>()).prop_map(|(who, detach)| Op::Kill { who, detach }),
         6 => (who.clone(), page.clone(), 1..8u64, prop::option::of(value))
             .prop_map(|(who, page, nr_pages, write)| Op::Launch { who, page, nr_pages, write }),
-        2 => (who.clone(), page, run, any::<bool>())
+        2 => (who.clone(), page.clone(), run.clone(), any::<bool>())
             .prop_map(|(who, page, nr_pages, write)| Op::Hold { who, page, nr_pages, write }),
         2 => Just(Op::Unhold),
         1 => (node.clone(), 1..4u32)
             .prop_map(|(node, nr_frames)| Op::Withdraw { node, nr_frames }),
         1 => (node.clone(), 1..9u32).prop_map(|(node, nr_pages)| Op::Evict { node, nr_pages }),
-        1 => (node, Choice::any()).prop_map(|(node, choice)| Op::SetPolicy { node, choice }),
+        1 => (node.clone(), Choice::any()).prop_map(|(node, choice)| Op::SetPolicy { node, choice }),
+        2 => (page.clone(), run.clone(), node.clone())
+            .prop_map(|(page, nr_pages, node)| Op::Pin { page, nr_pages, node }),
+        3 => (page.clone(), run.clone(), node.clone())
+            .prop_map(|(page, nr_pages, node)| Op::Unpin { page, nr_pages, node }),
+        1 => (node.clone(), 0..9u32)
+            .prop_map(|(node, nr_frames)| Op::SetPinLimit { node, nr_frames }),
+        5 => (page.clone(), run.clone(), attribute())
+            .prop_map(|(page, nr_pages, attribute)| Op::Advise { page, nr_pages, attribute }),
+        1 => (page, run, any::<bool>())
+            .prop_map(|(page, nr_pages, keeps)| Op::Watch { page, nr_pages, keeps }),
+        1 => Just(Op::Unwatch),
+        2 => node.clone().prop_map(|node| Op::Reclaim { node }),
+        2 => node.clone().prop_map(|node| Op::Launder { node }),
         1 => who.prop_map(|who| Op::Wild { who }),
+    ]
+}
+
+fn attribute() -> impl Strategy<Value = Attribute> {
+    let node = || (0..5u8).prop_map(NodeId);
+    prop_oneof![
+        any::<bool>().prop_map(Attribute::ReadMostly),
+        prop::option::of(node()).prop_map(Attribute::Preferred),
+        (node(), any::<bool>()).prop_map(|(node, is)| Attribute::AccessedBy(node, is)),
     ]
 }

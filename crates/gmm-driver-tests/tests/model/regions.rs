@@ -1,7 +1,7 @@
 //! Regions, hints on them, and discards.
 
 use gmm_core::driver::Protection;
-use gmm_core::{Error, NodeId, PAGE_SIZE, PageRange, VirtAddr};
+use gmm_core::{Error, NodeId, PAGE_SIZE, PageNr, PageRange, ProcessorId, ProcessorSet, VirtAddr};
 use gmm_driver_tests::array::FRAME_WORDS;
 
 use super::machine::MAX_PAGES;
@@ -34,6 +34,7 @@ impl Model {
         match (result, held) {
             (Ok(()), None) => {
                 self.pages.retain(|&p, _| !range.contains(p));
+                self.advice.forget(range);
                 let again = self.world.space.munmap(range.start.start(), range.len_bytes());
                 match again {
                     Err(Error::NotMapped { .. }) => Ok(()),
@@ -77,12 +78,22 @@ impl Model {
                 other => Err(format!("discard beyond a region: {other:?}")),
             };
         }
-        let held = whole.pages().find(|&p| self.is_held(p));
-        match (result, held) {
-            (Ok(()), None) | (Err(Error::PageHeld { .. }), Some(_)) => {}
-            (result, _) => return Err(format!("discard of {whole}, {held:?} held: {result:?}")),
+        let stays = |&p: &PageNr| self.is_held(p) || self.advice.pins.contains_key(&p);
+        let stop = match result {
+            Ok(()) => whole.pages().find(stays),
+            Err(
+                Error::PageHeld { addr, .. }
+                | Error::PagePinned { addr, .. }
+                | Error::PageKept { addr, .. },
+            ) => Some(addr.page()),
+            Err(_) => None,
+        };
+        match (result, stop) {
+            (Ok(()), None) => {}
+            (Err(error), Some(_)) if self.excused(error) => {}
+            (result, _) => return Err(format!("discard of {whole}, {stop:?} stays: {result:?}")),
         }
-        for page in whole.pages().take_while(|&p| Some(p) != held) {
+        for page in whole.pages().take_while(|&p| Some(p) != stop) {
             self.pages.entry(page).and_modify(|p| p.words.fill(0));
         }
         Ok(())
@@ -91,8 +102,11 @@ impl Model {
     pub(super) fn discard_behind_the_core(&mut self, page: usize) {
         let Some(page) = self.page(page) else { return };
         let context = &self.world.cpu().context;
-        // Where the CPU maps a page for itself alone, as it always does without read-only maps.
-        if context.maps(page) && !self.maps_read_only(0) {
+        let info = self.world.space.inspect(page.start()).expect("a page of the model");
+        // Where the CPU maps the page's own frame, and for itself alone.
+        let is_own = info.copies.iter().any(|c| c.node == NodeId::HOST);
+        let alone = info.writable == ProcessorSet::only(ProcessorId::CPU);
+        if context.maps(page) && is_own && alone && !self.maps_read_only(0) {
             context.discard_behind_the_core(page);
             self.pages.entry(page).and_modify(|p| p.words.fill(0));
         }

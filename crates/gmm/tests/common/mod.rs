@@ -143,8 +143,10 @@ pub fn check(gmm: &Gmm) {
 /// the CPU's faults, which are counted after the thread that they are served for goes on.)
 pub fn picture(gmm: &Gmm) -> (Vec<RegionInfo>, Snapshot) {
     let mut snapshot = gmm.snapshot();
+    snapshot.processors.remove(0);
     let cpu = &mut snapshot.nodes[0];
-    (cpu.faults, cpu.coalesced_faults) = (0, 0);
+    (cpu.faults, cpu.coalesced_faults, cpu.throttled_faults) = (0, 0, 0);
+    cpu.fault_service = Default::default();
     (gmm.regions(), snapshot)
 }
 

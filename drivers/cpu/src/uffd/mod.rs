@@ -10,6 +10,7 @@ mod open;
 mod ops;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bitflags::bitflags;
 use linux_raw_sys::general as raw;
@@ -64,9 +65,22 @@ pub struct Uffd {
     fd: OwnedFd,
     access: AccessKind,
     features: Features,
+    /// Read around what fills memory, written while `mremap` changes addresses of registered
+    /// memory: the kernel refuses to fill any (`EAGAIN`) until its event has been read.
+    addresses: RwLock<()>,
 }
 
 impl Uffd {
+    /// Keeps the addresses of registered memory as they are. The last lock of all.
+    fn still(&self) -> RwLockReadGuard<'_, ()> {
+        self.addresses.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets this thread alone change addresses of registered memory.
+    pub(crate) fn changing(&self) -> RwLockWriteGuard<'_, ()> {
+        self.addresses.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// How it was obtained.
     pub fn access(&self) -> AccessKind {
         self.access

@@ -2,6 +2,7 @@
 
 use core::ffi::c_void;
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::RwLock;
 
 use linux_raw_sys::general as raw;
 use rustix::fs::{Mode, OFlags};
@@ -35,7 +36,7 @@ impl Uffd {
         }
         let (fd, access) = new_fd()?;
         handshake(&fd, features)?;
-        Ok(Self { fd, access, features })
+        Ok(Self { fd, access, features, addresses: RwLock::new(()) })
     }
 
     /// What the kernel offers and how it would be obtained, without keeping one.

@@ -111,6 +111,7 @@ impl Uffd {
         mode: MoveMode,
     ) -> Result<(), Stopped> {
         let mut arg = raw::uffdio_move { dst, src, len, mode: mode.bits(), move_: 0 };
+        let _still = self.still();
         // SAFETY: MOVE reads and writes one `uffdio_move`; the rest is the caller's.
         unsafe { ioctl(self, Updater::<MOVE, _>::new(&mut arg)) }
             .map_err(|errno| Stopped::new(arg.move_, errno))
@@ -133,6 +134,7 @@ impl Uffd {
     ) -> Result<(), Stopped> {
         let mode = mode.bits();
         let mut arg = raw::uffdio_copy { dst, src: src as u64, len, mode, copy: 0 };
+        let _still = self.still();
         // SAFETY: COPY reads and writes one `uffdio_copy`; the rest is the caller's.
         unsafe { ioctl(self, Updater::<COPY, _>::new(&mut arg)) }
             .map_err(|errno| Stopped::new(arg.copy, errno))
@@ -148,6 +150,7 @@ impl Uffd {
     pub unsafe fn zeropage(&self, start: u64, len: u64) -> Result<(), Stopped> {
         let range = raw::uffdio_range { start, len };
         let mut arg = raw::uffdio_zeropage { range, mode: 0, zeropage: 0 };
+        let _still = self.still();
         // SAFETY: ZEROPAGE reads and writes one `uffdio_zeropage`; the rest is the caller's.
         unsafe { ioctl(self, Updater::<ZEROPAGE, _>::new(&mut arg)) }
             .map_err(|errno| Stopped::new(arg.zeropage, errno))
@@ -164,6 +167,7 @@ impl Uffd {
     pub unsafe fn poison(&self, start: u64, len: u64) -> Result<(), Stopped> {
         let range = raw::uffdio_range { start, len };
         let mut arg = raw::uffdio_poison { range, mode: 0, updated: 0 };
+        let _still = self.still();
         // SAFETY: POISON reads and writes one `uffdio_poison`; the rest is the caller's.
         unsafe { ioctl(self, Updater::<POISON, _>::new(&mut arg)) }
             .map_err(|errno| Stopped::new(arg.updated, errno))

@@ -37,6 +37,7 @@ export! {
     stress::touch(base, len_bytes, write);
     stress::touch_part(base, len_bytes, write, first, nr_pieces);
     stress::touch_timed(base, len_bytes, times);
+    stress::sweep(base, nr_pages, value, out);
     stress::wild(address, value);
     stress::spin(flag, max_spins, out);
     embedding::embed(ids, words, positions, kind, gamma, beta, epsilon, out, nr_tokens, width);

@@ -132,6 +132,38 @@ pub unsafe fn touch_timed(item: Item, base: *mut u8, len_bytes: usize, times: *m
     }
 }
 
+/// How many words of a page [`sweep`] uses, evenly apart.
+pub const SWEEP_WORDS: usize = 8;
+
+/// Visits the `nr_pages` pages at `base` in order, eight words of each. With `value` 0 it stores the
+/// wrapping sum of the words at `out`; else it stores `value` plus the number of the page in each of
+/// them, and 0 at `out`. The first work item does all of it.
+///
+/// # Safety
+/// The pages are readable, and writable unless `value` is 0, and so is `out`; nobody else uses them
+/// during the launch; `base` is a multiple of 8.
+pub unsafe fn sweep(item: Item, base: *mut u8, nr_pages: usize, value: u64, out: *mut u64) {
+    if item.index() != 0 {
+        return;
+    }
+    let mut sum = 0u64;
+    for page in 0..nr_pages {
+        for word in 0..SWEEP_WORDS {
+            let offset = page * PAGE_BYTES + word * (PAGE_BYTES / SWEEP_WORDS);
+            let word = base.wrapping_add(offset).cast::<u64>();
+            // SAFETY: a word of the caller's pages; volatile, so that each is one access.
+            unsafe {
+                match value {
+                    0 => sum = sum.wrapping_add(word.read_volatile()),
+                    value => word.write_volatile(value.wrapping_add(page as u64)),
+                }
+            }
+        }
+    }
+    // SAFETY: promised by the caller.
+    unsafe { out.write(sum) };
+}
+
 /// Stores `value` at `address`, whatever that is; the first item does it. For tests of wild accesses.
 ///
 /// # Safety
@@ -235,6 +267,23 @@ mod tests {
         // SAFETY: nothing is touched.
         unsafe { spin(Item::new(0, 1), core::ptr::null(), 10, core::ptr::null_mut()) };
         let _ = flag;
+    }
+
+    #[test]
+    fn a_sweep_writes_each_page_and_sums_what_it_wrote() {
+        let mut pages = vec![0u64; 3 * PAGE_BYTES / 8];
+        let (base, mut sum) = (pages.as_mut_ptr().cast::<u8>(), 9);
+        // SAFETY: pages and sum are ours.
+        unsafe {
+            sweep(Item::new(0, 1), base, 3, 100, &raw mut sum);
+            assert_eq!(sum, 0);
+            sweep(Item::new(1, 2), base, 3, 0, &raw mut sum);
+            assert_eq!(sum, 0, "the first item does it");
+            sweep(Item::new(0, 2), base, 3, 0, &raw mut sum);
+        }
+        assert_eq!(sum, SWEEP_WORDS as u64 * (100 + 101 + 102));
+        let written = pages.iter().filter(|&&word| word != 0).count();
+        assert_eq!(written, 3 * SWEEP_WORDS);
     }
 
     #[test]

@@ -8,6 +8,7 @@
 mod commands;
 mod cores;
 mod fault;
+mod holes;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
@@ -48,7 +49,9 @@ static WORKER: OnceLock<Worker> = OnceLock::new();
 /// `gmm-hostxpu-worker` does; it does not return.
 pub fn main() -> ! {
     // A fault is a signal; whoever started this process may have blocked all of them.
-    crate::thread::unblock_signals();
+    gmm_os::unblock();
+    // Where it can't be had (a sandbox that allows no more filters), all but that protection works.
+    let _ = holes::forbid();
     // SAFETY: whoever starts a worker gives it its socket as descriptor 0, which stays open for
     // as long as the process lives.
     let socket = unsafe { BorrowedFd::borrow_raw(0) };

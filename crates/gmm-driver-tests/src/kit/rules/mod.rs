@@ -7,6 +7,7 @@ mod finality;
 mod map;
 mod memory;
 mod part;
+mod remote;
 mod reservation;
 
 use super::env::{Check, Env};
@@ -27,6 +28,7 @@ pub(super) fn all() -> impl Iterator<Item = Rule> {
         part::RULES,
         reservation::RULES,
         map::RULES,
+        remote::RULES,
         finality::RULES,
         context::RULES,
         fault::RULES,

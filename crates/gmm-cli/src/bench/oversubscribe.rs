@@ -1,0 +1,278 @@
+//! Repeated sweeps over more than the XPU has, under each eviction policy. The XPU visits all pages
+//! in order, again and again. A sweep that reads costs at best one raw copy for each page that has
+//! to be brought; one that writes costs another for each that has to be pushed out. Sweeps and raw
+//! copies are measured in turn, and what was read and written is checked.
+
+use std::time::Instant;
+
+use anyhow::ensure;
+use gmm::hostxpu::{HostXpuConfig, MIN_FRAMES};
+use gmm::{Gmm, HostXpu, Kernel, NodeId, PAGE_SIZE, Stream, Unified, display_bytes};
+use gmm_core::EvictionPolicy;
+use gmm_kernels::stress::SWEEP_WORDS;
+use serde::Serialize;
+
+use super::OversubscribeArgs;
+use super::distribution::Distribution;
+use super::raw::RawCopies;
+
+const PAGE_WORDS: usize = PAGE_SIZE as usize / 8;
+
+/// Sweeps before the first that is measured: the policy has learned by then.
+const WARM_UP_SWEEPS: u32 = 3;
+
+/// One line of the result.
+#[derive(Debug, Serialize)]
+struct Line {
+    suite: &'static str,
+    case: String,
+    policy: &'static str,
+    /// How many times the XPU's memory.
+    factor: f64,
+    sweeps: u32,
+    /// Pages of all measured sweeps that were brought to the XPU, the least that any policy could
+    /// do with, and pages pushed out with a copy.
+    pages_moved: u64,
+    pages_optimum: u64,
+    pages_written_back: u64,
+    /// Medians over the sweeps: all bytes copied over the time of a sweep, and over the time that
+    /// raw copies take for as many pages in each direction.
+    seconds: f64,
+    bytes_per_s: f64,
+    bound_bytes_per_s: f64,
+    /// The fraction of raw copy speed, sweep by sweep: median and extremes.
+    ratio: f64,
+    ratio_min: f64,
+    ratio_max: f64,
+}
+
+pub(super) fn run(args: &OversubscribeArgs) -> anyhow::Result<()> {
+    let least = MIN_FRAMES * PAGE_SIZE;
+    ensure!(
+        args.xpu_memory >= least,
+        "--xpu-memory is {}; it must be at least {least}",
+        args.xpu_memory
+    );
+    let nr_frames = args.xpu_memory / PAGE_SIZE;
+    let configure = |config: HostXpuConfig| config.cores(1).copy_engines(1);
+    let raw = RawCopies::new(nr_frames, configure(HostXpuConfig::new(args.xpu_memory)))?;
+    for &factor in &args.factors {
+        for &policy in &args.policies {
+            let mut bench = Bench::new(args, factor, policy, configure)?;
+            for write in [false, true] {
+                let line = bench.measure(&raw, write, args.sweeps)?;
+                if args.json {
+                    println!("{}", serde_json::to_string(&line)?);
+                } else {
+                    print(&line);
+                }
+            }
+            bench.check()?;
+        }
+    }
+    Ok(())
+}
+
+struct Bench {
+    gmm: Gmm,
+    data: Unified<u64>,
+    /// The sum of each sweep.
+    sums: Unified<u64>,
+    /// What the sums must be.
+    expected: Vec<u64>,
+    stream: Stream,
+    sweep: Kernel,
+    nr_frames: u64,
+    nr_pages: u64,
+    policy: EvictionPolicy,
+    factor: f64,
+    /// What the last sweep that wrote has stored in the first page.
+    value: u64,
+}
+
+impl Bench {
+    fn new(
+        args: &OversubscribeArgs,
+        factor: f64,
+        policy: EvictionPolicy,
+        configure: impl FnOnce(HostXpuConfig) -> HostXpuConfig,
+    ) -> anyhow::Result<Self> {
+        let nr_frames = args.xpu_memory / PAGE_SIZE;
+        let nr_pages = (nr_frames as f64 * factor).round() as u64;
+        // One frame more, for the sums.
+        let xpu = HostXpu::with_memory(args.xpu_memory + PAGE_SIZE).config(configure);
+        let gmm = Gmm::builder().xpu(xpu).build()?;
+        set_policy(&gmm, policy)?;
+        let xpu = gmm.xpu(1)?;
+        let mut bench = Self {
+            data: gmm.mmap_named(nr_pages as usize * PAGE_WORDS, "bench data")?,
+            sums: gmm.mmap_named(PAGE_WORDS, "bench sums")?,
+            expected: Vec::new(),
+            stream: xpu.stream()?,
+            sweep: xpu.load(&args.kernels)?.kernel("sweep")?,
+            gmm,
+            nr_frames,
+            nr_pages,
+            policy,
+            factor,
+            value: 1000,
+        };
+        let value = bench.value;
+        bench.each_word(|word, page| *word = value + page);
+        Ok(bench)
+    }
+
+    /// Every word that a sweep visits, and its page.
+    fn each_word(&mut self, mut visit: impl FnMut(&mut u64, u64)) {
+        for (page, words) in (0..).zip(self.data.chunks_mut(PAGE_WORDS)) {
+            words.iter_mut().step_by(PAGE_WORDS / SWEEP_WORDS).for_each(|word| visit(word, page));
+        }
+    }
+
+    /// One sweep; says how long it took.
+    #[expect(unsafe_code, reason = "a launch is unsafe on every accelerator")]
+    fn sweep(&mut self, write: bool) -> anyhow::Result<f64> {
+        let value = if write { self.value + 1000 } else { 0 };
+        if write {
+            self.value = value;
+            self.expected.push(0);
+        } else {
+            let pages = (0..self.nr_pages).fold(0, |sum, page| sum + self.value + page);
+            self.expected.push(pages * SWEEP_WORDS as u64);
+        }
+        let place = self.expected.len() - 1;
+        ensure!(place < self.sums.len(), "more than {} sweeps", self.sums.len());
+        let out = self.sums.as_mut_ptr().wrapping_add(place);
+        let args = (self.data.as_mut_ptr(), self.nr_pages, value, out);
+        let start = Instant::now();
+        // SAFETY: both buffers are as long as the kernel is told, and are ours until it is done.
+        unsafe { self.stream.launch(&self.sweep, 1, args)?.wait()? };
+        Ok(start.elapsed().as_secs_f64())
+    }
+
+    fn measure(&mut self, raw: &RawCopies, write: bool, sweeps: u32) -> anyhow::Result<Line> {
+        for _ in 0..WARM_UP_SWEEPS {
+            self.sweep(write)?;
+        }
+        let (mut seconds, mut rates, mut bounds, mut ratios) = (vec![], vec![], vec![], vec![]);
+        let (mut pages_moved, mut pages_written_back) = (0, 0);
+        for _ in 0..sweeps {
+            let in_page = raw.to_xpu()?.as_secs_f64() / self.nr_frames as f64;
+            let before = self.copied();
+            let took = self.sweep(write)?;
+            let after = self.copied();
+            let out_page = raw.to_cpu()?.as_secs_f64() / self.nr_frames as f64;
+            let (brought, pushed) = (after.0 - before.0, after.1 - before.1);
+            let bound = brought as f64 * in_page + pushed as f64 * out_page;
+            let bytes = ((brought + pushed) * PAGE_SIZE) as f64;
+            pages_moved += brought;
+            pages_written_back += pushed;
+            seconds.push(took);
+            rates.push(bytes / took);
+            bounds.push(bytes / bound);
+            ratios.push(bound / took);
+        }
+        let ratio = Distribution::new(ratios);
+        let access = if write { "write" } else { "read" };
+        Ok(Line {
+            suite: "oversubscribe",
+            case: format!("{access}-{}-{}", self.factor, self.policy.name()),
+            policy: self.policy.name(),
+            factor: self.factor,
+            sweeps,
+            pages_moved,
+            pages_optimum: optimum(self.nr_frames, self.nr_pages, WARM_UP_SWEEPS, sweeps),
+            pages_written_back,
+            seconds: Distribution::new(seconds).median(),
+            bytes_per_s: Distribution::new(rates).median(),
+            bound_bytes_per_s: Distribution::new(bounds).median(),
+            ratio: ratio.median(),
+            ratio_min: ratio.min(),
+            ratio_max: ratio.max(),
+        })
+    }
+
+    /// Pages copied so far to the XPU, and from it.
+    fn copied(&self) -> (u64, u64) {
+        let snapshot = self.gmm.snapshot();
+        let pages = |from, to| {
+            let pairs = snapshot.migrated_bytes.iter();
+            let of_pair = pairs.filter(|(f, t, _)| (*f, *t) == (NodeId(from), NodeId(to)));
+            of_pair.map(|(_, _, bytes)| bytes / PAGE_SIZE).sum()
+        };
+        (pages(0, 1), pages(1, 0))
+    }
+
+    /// What was read, and what was written last, is what it should be.
+    fn check(&mut self) -> anyhow::Result<()> {
+        for (sweep, (sum, expected)) in self.sums.iter().zip(&self.expected).enumerate() {
+            ensure!(sum == expected, "sweep {sweep} read {sum}, not {expected}");
+        }
+        let (value, mut nr_wrong) = (self.value, 0);
+        self.each_word(|word, page| nr_wrong += u64::from(*word != value + page));
+        ensure!(nr_wrong == 0, "{nr_wrong} words are not what was written");
+        Ok(())
+    }
+}
+
+#[expect(unsafe_code, reason = "policies are the core's")]
+fn set_policy(gmm: &Gmm, policy: EvictionPolicy) -> anyhow::Result<()> {
+    // SAFETY: nothing is unmapped or discarded; no signal handler touches unified memory.
+    let space = unsafe { gmm.space() };
+    Ok(space.set_policy(NodeId(1), |capacity| policy.make(capacity))?)
+}
+
+/// The fewest pages that any policy brings during `sweeps` sweeps over `nr_pages`, after `before`:
+/// each time it evicts the page that is needed last (Belady).
+fn optimum(nr_frames: u64, nr_pages: u64, before: u32, sweeps: u32) -> u64 {
+    let mut resident: Vec<u64> = Vec::new();
+    let mut brought = 0;
+    for sweep in 0..before + sweeps {
+        for page in 0..nr_pages {
+            if resident.contains(&page) {
+                continue;
+            }
+            if resident.len() as u64 == nr_frames {
+                // How long until it is visited again.
+                let distance = |of: &u64| (of + nr_pages - page) % nr_pages;
+                let last = (0..resident.len()).max_by_key(|&i| distance(&resident[i]));
+                resident.swap_remove(last.expect("there is a frame"));
+            }
+            resident.push(page);
+            brought += u64::from(sweep >= before);
+        }
+    }
+    brought
+}
+
+fn print(line: &Line) {
+    println!(
+        "{}: {} of {} copied at {}/s, raw copies {}/s; a sweep {:.1} ms",
+        line.case,
+        line.pages_moved,
+        line.pages_optimum,
+        display_bytes(line.bytes_per_s as u64),
+        display_bytes(line.bound_bytes_per_s as u64),
+        line.seconds * 1e3,
+    );
+    println!(
+        "  ratio {:.2} ({:.2} to {:.2} over {} sweeps); {} pages written back",
+        line.ratio, line.ratio_min, line.ratio_max, line.sweeps, line.pages_written_back,
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_optimum_keeps_what_fits() {
+        // With one frame fewer than pages each eviction saves all others for one more sweep.
+        assert_eq!(optimum(4, 4, 1, 10), 0);
+        assert_eq!(optimum(1, 2, 1, 10), 20);
+        // (N - M) / (N - 1) of all visits, in the long run.
+        let brought = optimum(64, 128, 3, 127) as f64;
+        let expected = 127.0 * 128.0 * (64.0 / 127.0);
+        assert!((brought / expected - 1.0).abs() < 0.01, "{brought}, not {expected}");
+    }
+}
