@@ -34,10 +34,6 @@ impl<T: FromZeros> Unified<T> {
         Self { gmm, range, data, len }
     }
 
-    pub(crate) fn gmm(&self) -> &Gmm {
-        &self.gmm
-    }
-
     /// The first element's address, for kernels that read.
     pub fn as_ptr(&self) -> *const T {
         self.data
