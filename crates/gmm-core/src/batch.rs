@@ -1,7 +1,7 @@
 //! A vector of fixed capacity: the fault path holds its working sets on the stack, since it must
 //! not allocate (the allocator may itself be waiting for a fault).
 
-use core::ops::{Deref, DerefMut};
+use core::ops::{Deref, DerefMut, Index, IndexMut};
 
 /// Up to `N` values, in place.
 #[derive(Debug, Clone)]
@@ -51,6 +51,12 @@ impl<T, const N: usize> Batch<T, N> {
         }
     }
 
+    /// Takes the last value out.
+    pub fn pop(&mut self) -> Option<T> {
+        self.len = self.len.checked_sub(1)?;
+        self.items[self.len].take()
+    }
+
     /// Orders the values.
     pub fn sort_by_key<K: Ord>(&mut self, key: impl Fn(&T) -> K) {
         self.items[..self.len].sort_unstable_by_key(|item| item.as_ref().map(&key));
@@ -64,6 +70,27 @@ impl<T, const N: usize> Batch<T, N> {
     /// The values in order, to change.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.items[..self.len].iter_mut().flatten()
+    }
+}
+
+impl<T, const N: usize> Index<usize> for Batch<T, N> {
+    type Output = T;
+    fn index(&self, nr: usize) -> &T {
+        self.items[nr].as_ref().expect("a value of the batch")
+    }
+}
+
+impl<T, const N: usize> IndexMut<usize> for Batch<T, N> {
+    fn index_mut(&mut self, nr: usize) -> &mut T {
+        self.items[nr].as_mut().expect("a value of the batch")
+    }
+}
+
+impl<T, const N: usize> FromIterator<T> for Batch<T, N> {
+    fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
+        let mut batch = Self::new();
+        values.into_iter().for_each(|value| batch.push(value));
+        batch
     }
 }
 

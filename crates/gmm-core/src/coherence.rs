@@ -1,7 +1,7 @@
 //! The steps that keep copies equal: clear the mappings that conflict, enter, drop copies. Each
 //! works on one locked entry and leaves it true whatever fails.
 
-use crate::driver::{Clear, DriverError, Enter, MappingKind, Partial, Protection};
+use crate::driver::{Clear, DriverError, Enter, MappingKind, Protection};
 use crate::entry::{MAX_COPIES, Mapping};
 use crate::node::Node;
 use crate::remap::RemapCause;
@@ -132,29 +132,36 @@ impl Space {
         enter: Enter,
         processor: &Processor,
     ) -> Result<()> {
-        let Enter { page, frame, protection, kind } = enter;
         let entered = self.pmap_enter(processor, &[enter]);
+        self.note_entered(m, enter, processor, entered.err().map(|partial| partial.error))
+    }
+
+    /// Notes what became of an enter.
+    pub(crate) fn note_entered(
+        &self,
+        m: &mut Mapping,
+        enter: Enter,
+        processor: &Processor,
+        error: Option<DriverError>,
+    ) -> Result<()> {
+        let Enter { page, frame, protection, kind } = enter;
         let is_replica = kind == MappingKind::Replica;
         // Where read-only mappings can't be had, the core must count on writes.
         let writable = protection == Protection::ReadWrite || !processor.maps_read_only();
         let writable = writable && !is_replica;
-        match entered {
-            Ok(()) => {
-                self.note_mapped(m, processor, writable);
-                m.set_replica(is_replica || m.has_replica() && !processor.moves_frames());
-                m.set_unsure(m.is_unsure() && m.mapped() != ProcessorSet::only(processor.id));
-                Ok(())
-            }
-            Err(Partial { error, .. }) => {
-                if error == DriverError::Timeout && m.copy_on(frame.node) == Some(frame) {
-                    let writable = writable || m.writable().contains(processor.id);
-                    self.note_mapped(m, processor, writable);
-                    m.set_replica(is_replica || m.has_replica());
-                    m.set_unsure(true);
-                }
-                Err(mmu_error(processor, "map", page, error))
-            }
+        let Some(error) = error else {
+            self.note_mapped(m, processor, writable);
+            m.set_replica(is_replica || m.has_replica() && !processor.moves_frames());
+            m.set_unsure(m.is_unsure() && m.mapped() != ProcessorSet::only(processor.id));
+            return Ok(());
+        };
+        if error == DriverError::Timeout && m.copy_on(frame.node) == Some(frame) {
+            let writable = writable || m.writable().contains(processor.id);
+            self.note_mapped(m, processor, writable);
+            m.set_replica(is_replica || m.has_replica());
+            m.set_unsure(true);
         }
+        Err(mmu_error(processor, "map", page, error))
     }
 
     fn note_mapped(&self, m: &mut Mapping, processor: &Processor, writable: bool) {

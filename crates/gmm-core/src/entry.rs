@@ -15,7 +15,7 @@
 
 use crate::driver::Protection;
 use crate::sync::{Mutex, MutexGuard, Rank};
-use crate::{Frame, FrameNr, NodeId, ProcessorId, ProcessorSet};
+use crate::{Batch, Frame, FrameNr, NodeId, ProcessorId, ProcessorSet};
 
 /// The most copies of one page. One more reader makes another copy go.
 pub const MAX_COPIES: usize = 8;
@@ -97,6 +97,15 @@ impl Entry {
 
     pub(crate) fn lock(&self) -> EntryGuard<'_> {
         self.0.lock()
+    }
+
+    /// Locks several entries, in the order of their addresses, with no other locked. Which lock is
+    /// whose is said by what the entry was given with.
+    pub(crate) fn lock_all<'a, K, const N: usize>(
+        entries: impl Iterator<Item = (K, &'a Self)>,
+    ) -> Batch<(K, Option<EntryGuard<'a>>), N> {
+        let locks = entries.map(|(key, entry)| (key, &entry.0));
+        Mutex::lock_all(locks)
     }
 
     pub(crate) fn try_lock(&self) -> Option<EntryGuard<'_>> {

@@ -21,6 +21,16 @@ pub enum Error {
         /// Its length in bytes.
         len: u64,
     },
+    /// A copy whose ends share bytes.
+    #[error("the {len} bytes at {dst} and at {src} overlap; copy to somewhere else and back")]
+    Overlap {
+        /// Where to.
+        dst: VirtAddr,
+        /// Where from.
+        src: VirtAddr,
+        /// How many bytes.
+        len: u64,
+    },
     /// An address that should start a page and does not.
     #[error("address {addr} is not a multiple of the page size ({PAGE_SIZE} bytes)")]
     Unaligned {

@@ -18,8 +18,8 @@ use crate::sync::Deadline;
 use crate::trace::TraceEvent;
 use crate::transfer::{direct, give_up};
 use crate::{
-    Arrival, Batch, Departure, Frame, FrameNr, MovedBy, NodeId, OutOfMemory, PageNr, Policy,
-    Processor, ProcessorSet,
+    Arrival, Batch, Departure, Frame, FrameNr, MovedBy, NodeId, OutOfMemory, PageNr, PageRange,
+    Policy, Processor, ProcessorSet,
 };
 
 /// The most pages evicted at a time: what a thread's stack holds, and drivers are promised.
@@ -268,7 +268,17 @@ impl Space {
 
     /// One round of eviction, of `most` pages at most.
     pub(crate) fn reclaim<'a>(&'a self, node: &'a Node, most: u32) -> Round<'a> {
-        let mut outlook = Outlook::default();
+        self.reclaim_sparing(node, most, None)
+    }
+
+    /// One round of eviction, of `most` pages at most, none of them in a range.
+    pub(crate) fn reclaim_sparing<'a>(
+        &'a self,
+        node: &'a Node,
+        most: u32,
+        spared: Option<PageRange>,
+    ) -> Round<'a> {
+        let mut outlook = Outlook { spared, ..Outlook::default() };
         let mut victims = self.choose(node, most, &mut outlook);
         // Adjacent pages are cleared in one go.
         victims.sort_by_key(|victim| victim.page);
@@ -306,6 +316,9 @@ impl Space {
         for &offer in node.victims::<MAX_CANDIDATES>(node.id == HOST).iter() {
             if victims.len() == limit || outlook.host_full {
                 break;
+            }
+            if outlook.spared.is_some_and(|range| range.contains(offer.page)) {
+                continue;
             }
             let entry = self.table.get(offer.page).filter(|_| !expected.contains(offer.page));
             let Some(entry) = entry.and_then(|entry| entry.try_lock()) else {
@@ -473,6 +486,8 @@ struct Patience {
 /// What became of the pages that were looked at but not taken.
 #[derive(Default)]
 struct Outlook {
+    /// Pages that are not even looked at.
+    spared: Option<PageRange>,
     busy: bool,
     host_full: bool,
 }

@@ -15,10 +15,11 @@ use shuttle::sync as imp;
 #[cfg(shuttle)]
 pub use shuttle::sync::atomic;
 
-use crate::Clock;
+use crate::{Batch, Clock};
 
 /// The lock order: a thread that holds a lock may only take locks of a higher rank. `Entry` may
-/// be taken by try-lock while another entry is held.
+/// be taken by try-lock while another entry is held, and several at once in the order of their
+/// addresses ([`Mutex::lock_all`]).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum Rank {
@@ -60,6 +61,30 @@ impl<T, const R: u8> Mutex<T, R> {
         held::check::<R>();
         let inner = self.0.lock().unwrap_or_else(|e| e.into_inner());
         self.guard(inner)
+    }
+
+    /// Takes up to `N` locks of one rank, in the order of their addresses: of threads that do so
+    /// none waits for one that waits for it. `None` in place of none.
+    ///
+    /// # Panics
+    /// As [`Mutex::lock`]; if there are more than `N`.
+    pub fn lock_all<'a, K, const N: usize>(
+        locks: impl Iterator<Item = (K, &'a Self)>,
+    ) -> Batch<(K, Option<MutexGuard<'a, T, R>>), N>
+    where
+        T: 'a,
+    {
+        held::check::<R>();
+        let mut sorted: [Option<(K, &Self)>; N] = [const { None }; N];
+        for (place, lock) in sorted.iter_mut().zip(locks) {
+            *place = Some(lock);
+        }
+        sorted.sort_unstable_by_key(|lock| lock.as_ref().map(|&(_, m)| core::ptr::from_ref(m)));
+        let lock = |(key, mutex): (K, &'a Self)| {
+            let inner = mutex.0.lock().unwrap_or_else(|e| e.into_inner());
+            (key, Some(mutex.guard(inner)))
+        };
+        sorted.into_iter().flatten().map(lock).collect()
     }
 
     /// Takes the lock if that needs no waiting; allowed at any rank up to its own.

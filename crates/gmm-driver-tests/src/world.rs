@@ -5,7 +5,9 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use gmm_core::driver::{Access, Device, Mmu, Protection};
-use gmm_core::{Clock, Config, NodeId, PageNr, PageRange, Processor, Result, Space, VirtAddr};
+use gmm_core::{
+    Clock, Config, NodeId, PageNr, PageRange, Processor, Result, Space, Stopped, VirtAddr,
+};
 
 use crate::array::{AccessError, ArrayContext, ArrayDevice, DeviceOptions, Machine};
 use crate::{TestClock, WallClock};
@@ -97,7 +99,11 @@ impl World {
     /// # Errors
     /// Those of [`Space::prefetch`].
     pub fn heal(&self, processor: usize, addr: VirtAddr) -> Result<()> {
-        self.space.prefetch(addr, 8, self.processors[processor].processor.node())
+        let node = self.processors[processor].processor.node();
+        match self.space.prefetch(addr, 8, node)?.stopped {
+            Some(Stopped::NoRoom(full)) => Err(full.into()),
+            _ => Ok(()),
+        }
     }
 
     /// The node of a processor.

@@ -64,7 +64,7 @@ fn it_does_not_refuse_addresses() {
 fn prefetch_to_its_node_serves_the_living() {
     let (world, range) = with_a_dead_writer();
     let node = world.node(A1);
-    assert_eq!(world.space.prefetch(range.start.start(), 2 * PAGE_SIZE, node), Ok(()));
+    assert_eq!(world.space.prefetch(range.start.start(), 2 * PAGE_SIZE, node).map(drop), Ok(()));
     range.pages().for_each(|p| assert!(world.processors[A2].context.maps(p)));
     world.assert_sound("prefetch");
 }
@@ -76,7 +76,7 @@ fn prefetch_to_a_node_of_dead_contexts_brings_the_page() {
     world.processors[A2].context.kill();
     world.processors[B].store(word(range.start, 0), 8).expect("a store");
     let node = world.node(A1);
-    assert_eq!(world.space.prefetch(range.start.start(), 2 * PAGE_SIZE, node), Ok(()));
+    assert_eq!(world.space.prefetch(range.start.start(), 2 * PAGE_SIZE, node).map(drop), Ok(()));
     for page in range.pages() {
         let copies = world.space.inspect(page.start()).expect("a page").copies;
         assert!(copies.iter().any(|c| c.node == node), "{page:?} has copies {copies:?}");

@@ -76,7 +76,7 @@ fn prefetch_and_hold_wait_and_say_who_holds_it() {
     let _held = hold(&world, A, range);
     let addr = range.start.start();
     let wanted = Error::PageHeld { addr, node: world.node(A) };
-    assert_eq!(world.space.prefetch(addr, PAGE_SIZE, world.node(B)), Err(wanted));
+    assert_eq!(world.space.prefetch(addr, PAGE_SIZE, world.node(B)).map(drop), Err(wanted));
     let processor = world.processors[B].processor.clone();
     assert_eq!(world.space.hold(&processor, &[range], Access::Read).err(), Some(wanted));
     world.assert_sound("held");

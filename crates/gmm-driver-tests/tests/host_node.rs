@@ -115,7 +115,7 @@ fn prefetch_protect_discard_and_unmap_reach_its_mappings() {
         let range = world.mmap(2);
         let (addr, len) = (range.start.start(), 2 * PAGE_SIZE);
         world.processors[X].store(word(range.start, 0), 5).expect("a store");
-        assert_eq!(world.space.prefetch(addr, len, NodeId::HOST), Ok(()), "{kind:?}");
+        assert_eq!(world.space.prefetch(addr, len, NodeId::HOST).map(drop), Ok(()), "{kind:?}");
         world.assert_sound((kind, "prefetched"));
         assert_eq!(world.processors[G1].load(word(range.start, 0)), Ok(5), "{kind:?}");
         assert_eq!(world.space.protect(addr, len, Protection::ReadOnly), Ok(()), "{kind:?}");

@@ -64,7 +64,7 @@ fn the_device_copies_between_its_nodes_without_a_host_frame() {
     world.assert_sound("moved between nodes");
     // Read by the first node again: two copies, and a third where nobody computes.
     assert_eq!(world.processors[A0].load(addr), Ok(8));
-    assert_eq!(world.space.prefetch(addr, 8, N2), Ok(()));
+    assert_eq!(world.space.prefetch(addr, 8, N2).map(drop), Ok(()));
     let mut copies = world.space.inspect(addr).expect("a page").copies;
     copies.sort_by_key(|c| c.node.0);
     assert_eq!(copies.iter().map(|c| c.node).collect::<Vec<_>>(), [N0, N1, N2]);

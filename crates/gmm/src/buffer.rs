@@ -4,10 +4,10 @@ use core::fmt;
 use core::ops::{Deref, DerefMut};
 
 use gmm_core::driver::Protection;
-use gmm_core::{NodeId, PageRange};
+use gmm_core::{NodeId, PageRange, Prefetched};
 use zerocopy::FromZeros;
 
-use crate::{Gmm, Result};
+use crate::{Gmm, Prefetching, Result};
 
 /// A slice of `T` in unified memory: the same pointer is valid on the CPU and on every XPU.
 /// Dropped, it is unmapped; a launch that still uses it is then a wild access.
@@ -34,10 +34,6 @@ impl<T: FromZeros> Unified<T> {
         Self { gmm, range, data, len }
     }
 
-    pub(crate) fn gmm(&self) -> &Gmm {
-        &self.gmm
-    }
-
     /// The first element's address, for kernels that read.
     pub fn as_ptr(&self) -> *const T {
         self.data
@@ -48,18 +44,34 @@ impl<T: FromZeros> Unified<T> {
         self.data
     }
 
+    pub(crate) fn gmm(&self) -> &Gmm {
+        &self.gmm
+    }
+
+    pub(crate) fn nr_elements(&self) -> usize {
+        self.len
+    }
+
     /// The pages the buffer occupies.
     pub fn pages(&self) -> PageRange {
         self.range
     }
 
-    /// `WILLNEED`: brings the buffer to `node` ahead of its use.
+    /// `WILLNEED`: brings the buffer to `node` ahead of its use, as far as it fits there, and says
+    /// how many pages came.
     ///
     /// # Errors
     /// As [`Gmm::gmadvise`].
-    pub fn will_need(&self, node: u8) -> Result<()> {
-        self.gmm.enter()?.space.check_node(NodeId(node))?;
-        self.gmm.prefetch(self.range.start.start(), self.range.len_bytes(), NodeId(node))
+    pub fn will_need(&self, node: u8) -> Result<Prefetched> {
+        self.gmm.prefetch_pages(self.range.start.start(), self.range.len_bytes(), NodeId(node))
+    }
+
+    /// As [`Unified::will_need`], beside the program: [`Gmm::prefetch_async`].
+    ///
+    /// # Errors
+    /// As [`Gmm::prefetch_async`].
+    pub fn will_need_async(&self, node: u8) -> Result<Prefetching> {
+        self.gmm.prefetch_async(self.data.cast(), self.range.len_bytes(), node)
     }
 
     /// `DONTNEED`: drops the contents on all nodes. The buffer reads as zero afterwards.

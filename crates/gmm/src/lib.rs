@@ -34,6 +34,7 @@ mod advice;
 mod background;
 mod buffer;
 mod builder;
+mod bulk;
 pub mod control;
 mod error;
 mod hints;
@@ -42,18 +43,20 @@ pub mod metrics;
 mod report;
 mod size;
 mod trace;
+mod workers;
 mod xpu;
 
 pub use advice::Advice;
 pub use buffer::Unified;
 pub use builder::Builder;
+pub use bulk::Prefetching;
 pub use error::{Error, Result};
 pub use gmm_core::driver::{Access, Protection};
 pub use gmm_core::{
     Attributes, Bucket, CopyInfo, EvictionPolicy, FaultCounts, FaultOutcome, Histogram, MoveCause,
     Moved, MovedBy, NodeId, NodeStats, OutOfMemory, PAGE_SIZE, PageInfo, PageRange, PageState,
-    ProcessorId, ProcessorSet, ProcessorStats, RegionInfo, RegionUsage, Remap, RemapAnswer,
-    RemapCause, RemapSubscriber, Run, Snapshot, VirtAddr,
+    Prefetched, ProcessorId, ProcessorSet, ProcessorStats, RegionInfo, RegionUsage, Remap,
+    RemapAnswer, RemapCause, RemapSubscriber, Run, Snapshot, Stopped, VirtAddr,
 };
 pub use gmm_cpu::probe;
 pub use gmm_hostxpu::{self as hostxpu, KernelArgs};

@@ -6,8 +6,7 @@ use std::sync::{Arc, OnceLock};
 use bitflags::bitflags;
 use gmm_core::driver::Protection;
 use gmm_core::{
-    NextUse, NodeId, PAGE_SIZE, PageInfo, PageRange, RegionInfo, RegionUsage, Run, Snapshot, Space,
-    VirtAddr,
+    NextUse, NodeId, PAGE_SIZE, PageInfo, RegionInfo, RegionUsage, Run, Snapshot, Space, VirtAddr,
 };
 use gmm_cpu::BlockedSignals;
 use zerocopy::FromZeros;
@@ -15,6 +14,7 @@ use zerocopy::FromZeros;
 use crate::background::Background;
 use crate::control::ControlSocket;
 use crate::trace::{self, Recorder};
+use crate::workers::Workers;
 use crate::xpu::{Device, Xpu};
 use crate::{Advice, Builder, Error, Report, Result, TraceGuard, Unified};
 
@@ -27,9 +27,6 @@ bitflags! {
     }
 }
 
-/// The most threads that one `WILLNEED` uses (as the paper).
-const MAX_PREFETCH_WORKERS: usize = 4;
-
 /// A process's unified memory: its CPU, its XPUs, its address window. Cheap to clone; everything
 /// is taken down when the last clone, buffer and XPU handle are gone.
 #[derive(Clone)]
@@ -38,9 +35,10 @@ pub struct Gmm {
 }
 
 struct Inner {
-    // In this order: nobody asks any more, nothing moves by itself while contexts end, and they end
-    // before the CPU stops serving faults.
+    // In this order: nobody asks any more, nothing moves by itself or is under way while contexts
+    // end, and they end before the CPU stops serving faults.
     control: Option<Result<ControlSocket, String>>,
+    workers: Workers,
     _background: Background,
     devices: Vec<Device>,
     _handlers: gmm_cpu::FaultHandlers,
@@ -78,6 +76,7 @@ impl Gmm {
         let gmm = Self {
             inner: Arc::new(Inner {
                 control,
+                workers: Workers::new(&space),
                 _background: background,
                 devices,
                 _handlers: handlers,
@@ -129,6 +128,11 @@ impl Gmm {
             return Err(Error::Forked { owner });
         }
         Ok(Inside { space: &self.inner.space, _signals: BlockedSignals::new() })
+    }
+
+    /// The threads that help with what moves much; only of use once it was entered.
+    pub(crate) fn workers(&self) -> &Workers {
+        &self.inner.workers
     }
 
     /// A buffer of `len` values that read as zero, valid on every processor.
@@ -227,7 +231,7 @@ impl Gmm {
         match advice {
             Advice::WillNeed => {
                 drop(inside);
-                self.prefetch(virt(addr), len_bytes, NodeId(node))
+                self.prefetch_pages(virt(addr), len_bytes, NodeId(node)).map(drop)
             }
             Advice::DontNeed => Ok(inside.space.discard(virt(addr), len_bytes)?),
             Advice::Pin => Ok(inside.space.pin(virt(addr), len_bytes, NodeId(node))?),
@@ -239,36 +243,6 @@ impl Gmm {
                 None => Ok(()),
             },
         }
-    }
-
-    /// `WILLNEED`, on several threads: each takes a run of pages.
-    pub(crate) fn prefetch(&self, addr: VirtAddr, len_bytes: u64, node: NodeId) -> Result<()> {
-        let range = PageRange::covering(addr, len_bytes)?;
-        self.enter()?.space.check_mapped(range)?;
-        let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let workers = cpus.min(MAX_PREFETCH_WORKERS) as u64;
-        let per_worker = range.nr_pages.div_ceil(workers);
-        let work = |part: PageRange| -> Result<()> {
-            let inside = self.enter()?;
-            Ok(inside.space.prefetch(part.start.start(), part.len_bytes(), node)?)
-        };
-        std::thread::scope(|scope| {
-            let mut result = Ok(());
-            let mut started = Vec::new();
-            for part in (0..workers).filter_map(|i| part(range, i * per_worker, per_worker)) {
-                // Where no thread can be had this one does it.
-                match std::thread::Builder::new().spawn_scoped(scope, move || work(part)) {
-                    Ok(worker) => started.push(worker),
-                    Err(_) => result = result.and(work(part)),
-                }
-            }
-            // Every worker ends before the first error is reported.
-            for worker in started {
-                let one = worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-                result = result.and(one);
-            }
-            result
-        })
     }
 
     /// Has `node` evict by the order in which its pages will be used: again and again that of
@@ -368,10 +342,4 @@ pub(crate) struct Inside<'a> {
 
 pub(crate) fn virt(addr: *const u8) -> VirtAddr {
     VirtAddr(addr.addr() as u64)
-}
-
-/// Pages `skip .. skip + nr_pages` of `range`, as far as it goes.
-fn part(range: PageRange, skip: u64, nr_pages: u64) -> Option<PageRange> {
-    let left = range.nr_pages.checked_sub(skip).filter(|&left| left > 0)?;
-    Some(PageRange { start: range.start.plus(skip), nr_pages: nr_pages.min(left) })
 }

@@ -1,5 +1,6 @@
 //! `gmm bench`: how fast the manager is, against what the machine can do at best.
 
+mod bulk;
 mod coalesce;
 mod distribution;
 mod faults;
@@ -22,6 +23,11 @@ pub struct Args {
 enum Suite {
     /// Fault-driven migration in both directions, against raw copies of as many pages.
     Faults(FaultArgs),
+    /// `WILLNEED` in both directions, and a launch over pages that are just being brought, against
+    /// as many threads copying the same pages raw.
+    Prefetch(BulkArgs),
+    /// `gmemcpy` between host memory and an XPU, against as many threads copying the same pages raw.
+    Memcpy(BulkArgs),
     /// Duplicate faults: what a fault costs that another has just served.
     Coalesce(CoalesceArgs),
     /// Repeated sweeps over more than the XPU's memory, against raw copies of what moved.
@@ -67,6 +73,24 @@ pub enum Order {
     Sequential,
     /// Each once, in an order that is the same in each run.
     Random,
+}
+
+/// What `gmm bench prefetch` and `gmm bench memcpy` take.
+#[derive(Debug, ClapArgs)]
+pub struct BulkArgs {
+    /// How much memory moves in one repeat, at least 16MiB; rounded up to 2 MiB pages [default:
+    /// 512MiB for prefetch, 256MiB for memcpy]
+    #[arg(long, value_parser = crate::demo::size::parse)]
+    bytes: Option<u64>,
+    /// How often each measurement is repeated, at least 5 (plus one round to warm up)
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(5..=1000))]
+    repeats: u32,
+    /// The library of sample kernels
+    #[arg(long, default_value = "libgmm_kernels.so")]
+    kernels: PathBuf,
+    /// One JSON object a line
+    #[arg(long)]
+    json: bool,
 }
 
 /// What `gmm bench coalesce` takes.
@@ -125,6 +149,8 @@ fn parse_policy(name: &str) -> Result<gmm_core::EvictionPolicy, String> {
 pub fn run(args: Args) -> anyhow::Result<()> {
     match args.suite {
         Suite::Faults(args) => faults::run(&args),
+        Suite::Prefetch(args) => bulk::prefetch(&args),
+        Suite::Memcpy(args) => bulk::memcpy(&args),
         Suite::Coalesce(args) => coalesce::run(&args),
         Suite::Oversubscribe(args) => oversubscribe::run(&args),
     }

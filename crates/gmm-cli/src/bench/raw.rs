@@ -2,6 +2,7 @@
 //! one after the other by one thread, with no manager, no faults and no page tables.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -13,8 +14,22 @@ use gmm_cpu::{CpuDriver, Options};
 /// How long one copy may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// How many copies a thread submits at a time.
+const BATCH: usize = 16;
+
+/// From where to where pages are copied. Within a memory it is half of them to the other half.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    ToXpu,
+    ToHost,
+    WithinXpu,
+    WithinHost,
+}
+
 /// Host frames and frames of a host XPU of its own.
 pub(super) struct RawCopies {
+    host: Arc<dyn Device>,
+    host_frames: Vec<Frame>,
     xpu: Arc<HostXpuDevice>,
     pairs: Vec<(HostAddr, Frame)>,
     /// Owns what the host addresses point at.
@@ -34,13 +49,13 @@ impl RawCopies {
         let host_frames = import_all(&*host, NodeId::HOST, nr_frames)?;
         let xpu_frames = import_all(&*xpu, NodeId(1), nr_frames)?;
         let mut pairs = Vec::new();
-        for (host_frame, xpu_frame) in host_frames.into_iter().zip(xpu_frames) {
+        for (host_frame, xpu_frame) in host_frames.iter().copied().zip(xpu_frames) {
             run(&*host, Op::Zero(host_frame))?;
             run(&*xpu, Op::Zero(xpu_frame))?;
             let addr = host.host_addr(host_frame).context("host frames have addresses")?;
             pairs.push((addr, xpu_frame));
         }
-        Ok(Self { xpu, pairs, _cpu: cpu })
+        Ok(Self { host, host_frames, xpu, pairs, _cpu: cpu })
     }
 
     /// Copies every page to the XPU; says how long it took.
@@ -51,6 +66,54 @@ impl RawCopies {
     /// Copies every page to host memory; says how long it took.
     pub(super) fn to_cpu(&self) -> anyhow::Result<Duration> {
         self.each(|host, xpu| Op::Copy { from: Place::Frame(xpu), to: Place::Host(host) })
+    }
+
+    /// Copies every page in `way` with so many threads, each taking the next 16; says how long it
+    /// took.
+    pub(super) fn with_workers(&self, way: Way, workers: usize) -> anyhow::Result<Duration> {
+        let next = AtomicUsize::new(0);
+        let half = self.pairs.len() / 2;
+        let device: &dyn Device = match way {
+            Way::WithinHost => &*self.host,
+            _ => &*self.xpu,
+        };
+        let op = |nr: usize| {
+            let (host, xpu) = (Place::Host(self.pairs[nr].0), Place::Frame(self.pairs[nr].1));
+            match way {
+                Way::ToXpu => Op::Copy { from: host, to: xpu },
+                Way::ToHost => Op::Copy { from: xpu, to: host },
+                Way::WithinXpu => Op::Copy { from: xpu, to: Place::Frame(self.pairs[half + nr].1) },
+                Way::WithinHost => {
+                    Op::Copy { from: host, to: Place::Frame(self.host_frames[half + nr]) }
+                }
+            }
+        };
+        let nr_ops = match way {
+            Way::ToXpu | Way::ToHost => self.pairs.len(),
+            Way::WithinXpu | Way::WithinHost => half,
+        };
+        let work = || -> anyhow::Result<()> {
+            loop {
+                let first = next.fetch_add(BATCH, Ordering::Relaxed);
+                if first >= nr_ops {
+                    return Ok(());
+                }
+                let ops: Vec<Op> = (first..nr_ops.min(first + BATCH)).map(op).collect();
+                let fence = device.submit(&ops)?;
+                device.wait(fence, PATIENCE)?;
+            }
+        };
+        let start = Instant::now();
+        std::thread::scope(|scope| -> anyhow::Result<()> {
+            let others: Vec<_> = (1..workers).map(|_| scope.spawn(work)).collect();
+            let mut result = work();
+            for other in others {
+                let one = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                result = result.and(one);
+            }
+            result
+        })?;
+        Ok(start.elapsed())
     }
 
     fn each(&self, op: impl Fn(HostAddr, Frame) -> Op) -> anyhow::Result<Duration> {

@@ -45,7 +45,7 @@ pub(super) enum Contents {
 pub(super) struct FrameState {
     pub(super) words: [u64; FRAME_WORDS],
     pub(super) contents: Contents,
-    /// While the contents are rubbish, the bytes that parts were copied to: bit n for byte n.
+    /// The bytes that parts were copied to since it was last filled or entered: bit n for byte n.
     pub(super) covered: u64,
     pub(super) imported: bool,
     /// Operations under way that read it.
@@ -99,7 +99,7 @@ impl FrameState {
     /// filled.
     pub(super) fn cover(&mut self, bytes: u64) {
         self.covered |= bytes;
-        if self.contents == Contents::Rubbish && self.covered == u64::MAX {
+        if self.covered == u64::MAX {
             self.contents = Contents::Filled;
         }
     }

@@ -112,6 +112,7 @@ impl State {
         let moved = moved || is_replica && takes;
         let frame = self.frame_mut(slot);
         frame.contents = Contents::Of(page);
+        frame.covered = 0;
         frame.moved_away |= moved;
         let replica = frame.words;
         if self.tables[table].defect == Some(Defect::WrongFrame) {

@@ -30,6 +30,8 @@ struct Transfer {
     from: Option<End>,
     to: End,
     len: u64,
+    /// It is a copy of a part, be that all of the frame: the target stays whose it is.
+    is_part: bool,
 }
 
 impl End {
@@ -64,7 +66,7 @@ impl End {
 
 impl Transfer {
     fn is_whole(&self) -> bool {
-        self.len == PAGE_SIZE && self.to.offset == 0 && self.from.is_none_or(|f| f.offset == 0)
+        !self.is_part
     }
 
     fn targets(&self) -> impl Iterator<Item = (Slot, u64)> + use<> {
@@ -313,6 +315,7 @@ impl State {
         if !is_frame(to) && !from.is_some_and(is_frame) {
             return Err(self.refuse("one place is a frame of the device", format!("{op:?}")));
         }
+        let is_part = matches!(op, Op::CopyPart { .. });
         let from = from.map(|from| self.look_up_end(by, from, len)).transpose()?;
         let to = self.look_up_end(by, to, len)?;
         match from {
@@ -320,9 +323,9 @@ impl State {
                 if by.options.defect == Some(Defect::CopyBackwards)
                     && self.memories[to.slot.memory].host =>
             {
-                Ok(Transfer { from: Some(to), to: from, len })
+                Ok(Transfer { from: Some(to), to: from, len, is_part })
             }
-            _ => Ok(Transfer { from, to, len }),
+            _ => Ok(Transfer { from, to, len, is_part }),
         }
     }
 
@@ -364,6 +367,13 @@ impl State {
         slot.ok_or_else(|| self.refuse("places exist", format!("{place:?} given to {name}")))
     }
 
+    /// Whether what is under way leaves the bytes of `t`, a part, alone: devices may copy different
+    /// parts of one frame at once.
+    fn is_apart(&self, t: &Transfer) -> bool {
+        let under_way = self.pending.iter().filter(|p| p.in_flight).flat_map(|p| &p.ops);
+        t.is_part && under_way.into_iter().all(|other| !other.disturbs(t))
+    }
+
     fn check_transfer(&mut self, t: Transfer, batch: &[Transfer]) -> Result<(), DriverError> {
         let overlaps_itself = t.from.is_some_and(|from| from.overlaps(t.len, t.to, t.len));
         if overlaps_itself || batch.iter().any(|b| b.disturbs(&t)) {
@@ -374,7 +384,7 @@ impl State {
             if !to.imported || to.contents == Contents::Lost {
                 return Err(self.refuse("operations use frames that the core holds", t.to_string()));
             }
-            if to.in_flight() {
+            if to.in_flight() && !self.is_apart(&t) {
                 return Err(self.refuse("a frame in flight is left alone", t.to_string()));
             }
             if self.is_mapped(slot, false) {

@@ -60,7 +60,7 @@ impl Model {
         let Some(range) = self.run(page, nr_pages) else { return Ok(()) };
         let node = NodeId(node as u8);
         match self.world.space.prefetch(range.start.start(), range.len_bytes(), node) {
-            Ok(()) => Ok(()),
+            Ok(_) => Ok(()),
             Err(error) if self.excused(error) => Ok(()),
             Err(error) => Err(format!("prefetch of {range} to {node:?}: {error}")),
         }

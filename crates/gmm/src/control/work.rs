@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use gmm_core::{Error, NodeId, PAGE_SIZE, PageNr, PageRange, PageState, ProcessorSet, Space};
+use gmm_core::{
+    Error, NodeId, PAGE_SIZE, PageNr, PageRange, PageState, ProcessorSet, Space, Stopped,
+};
 
 use super::protocol::*;
 use crate::xpu::Device;
@@ -191,7 +193,12 @@ impl Work {
         while at < run.end() && !course.is_cancelled() {
             nr_pages = nr_pages.min(run.end().0 - at.0);
             match self.space.prefetch(at.start(), nr_pages * PAGE_SIZE, node) {
-                Ok(()) => moved.moved_pages += nr_pages,
+                Ok(came) => {
+                    moved.moved_pages += nr_pages - came.left;
+                    if let Some(Stopped::NoRoom(full)) = came.stopped {
+                        moved.note_failure(came.left, &full);
+                    }
+                }
                 // Which of them it was shows when they are tried one by one.
                 Err(_) if nr_pages > 1 => {
                     nr_pages = 1;

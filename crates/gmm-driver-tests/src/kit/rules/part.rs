@@ -90,18 +90,19 @@ fn bytes(env: &Env, frame: Frame) -> Result<Vec<(u64, u8)>, Stop> {
 }
 
 /// What the target holds after a copy of `part` from a pattern to a pattern, where that is known.
-fn expected(env: &Env, offset: u64, part: Part, from_seed: u64, to_seed: u64) -> Option<u8> {
+fn expected(known: &[u64], offset: u64, part: Part, [from_seed, to_seed]: [u64; 2]) -> Option<u8> {
     let byte = |seed, offset: u64| pattern(seed, offset & !7).to_le_bytes()[offset as usize % 8];
     let Some(within) = offset.checked_sub(part.to).filter(|&within| within < part.len) else {
         return Some(byte(to_seed, offset));
     };
     let from = part.from + within;
-    offsets(env).binary_search(&(from & !7)).ok().map(|_| byte(from_seed, from))
+    known.binary_search(&(from & !7)).ok().map(|_| byte(from_seed, from))
 }
 
 fn compare(env: &Env, what: &str, found: &[(u64, u8)], part: Part, seeds: [u64; 2]) -> Check {
+    let known = offsets(env);
     for &(offset, byte) in found {
-        let Some(wanted) = expected(env, offset, part, seeds[0], seeds[1]) else { continue };
+        let Some(wanted) = expected(&known, offset, part, seeds) else { continue };
         let Part { from, to, len } = part;
         must!(
             byte == wanted,
@@ -165,9 +166,10 @@ fn parts_of_one_batch(env: &Env) -> Check {
     let from = Place::Host(env.host_addr(FROM));
     let parts = [part(0, 0, 5), part(6, 5, 8), part(PAGE_SIZE - 9, PAGE_SIZE - 9, 9)];
     env.transfer(&parts.map(|part| op(from, to, part)))?;
+    let known = offsets(env);
     for (offset, byte) in bytes(env, frames[0])? {
         let of = parts.iter().find(|p| (p.to..p.to + p.len).contains(&offset));
-        let wanted = expected(env, offset, *of.unwrap_or(&parts[0]), 1, 2);
+        let wanted = expected(&known, offset, *of.unwrap_or(&parts[0]), [1, 2]);
         must!(wanted.is_none_or(|w| w == byte), "{byte:#x} at offset {offset}, not {wanted:x?}");
     }
     Ok(())

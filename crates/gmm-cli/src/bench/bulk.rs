@@ -1,0 +1,262 @@
+//! Moving much at once: prefetch and `gmemcpy`, against as many threads that copy as many pages
+//! with the same routine, without a manager, faults or page tables. Subject and baseline take
+//! turns, so that what disturbs the machine disturbs both alike. The data is checked.
+
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use gmm::hostxpu::HostXpuConfig;
+use gmm::{Gmm, HostXpu, MIB, PAGE_SIZE, Unified, display_bytes};
+use serde::Serialize;
+
+use super::BulkArgs;
+use super::distribution::Distribution;
+use super::raw::{RawCopies, Way};
+
+const PAGE_WORDS: usize = PAGE_SIZE as usize / 8;
+
+/// One line of the result.
+#[derive(Debug, Serialize)]
+struct Line {
+    suite: &'static str,
+    case: &'static str,
+    bytes: u64,
+    repeats: usize,
+    workers: usize,
+    /// Medians over the repeats.
+    bytes_per_s: f64,
+    bound_bytes_per_s: f64,
+    /// The fraction of the bound, pair by pair: median and extremes. Higher is better.
+    ratio: f64,
+    ratio_min: f64,
+    ratio_max: f64,
+}
+
+/// Times of subject and bound, pair by pair, in seconds.
+#[derive(Default)]
+struct Samples(Vec<(f64, f64)>);
+
+impl Samples {
+    fn push(&mut self, subject: Duration, bound: Duration) {
+        self.0.push((subject.as_secs_f64(), bound.as_secs_f64()));
+    }
+
+    fn report(
+        self,
+        suite: &'static str,
+        case: &'static str,
+        workers: usize,
+        bytes: u64,
+        json: bool,
+    ) -> anyhow::Result<()> {
+        let repeats = self.0.len();
+        let per_s = |pick: fn(&(f64, f64)) -> f64| {
+            bytes as f64 / Distribution::new(self.0.iter().map(pick).collect()).median()
+        };
+        let ratio = Distribution::new(self.0.iter().map(|(s, bound)| bound / s).collect());
+        let line = Line {
+            suite,
+            case,
+            bytes,
+            repeats,
+            workers,
+            bytes_per_s: per_s(|pair| pair.0),
+            bound_bytes_per_s: per_s(|pair| pair.1),
+            ratio: ratio.median(),
+            ratio_min: ratio.min(),
+            ratio_max: ratio.max(),
+        };
+        if json {
+            println!("{}", serde_json::to_string(&line)?);
+        } else {
+            println!(
+                "{suite} {case}: {} at {}/s, bound {}/s, ratio {:.3} ({:.3} to {:.3} over \
+                 {repeats} repeats, {workers} threads)",
+                display_bytes(bytes),
+                display_bytes(line.bytes_per_s as u64),
+                display_bytes(line.bound_bytes_per_s as u64),
+                line.ratio,
+                line.ratio_min,
+                line.ratio_max,
+            );
+        }
+        Ok(())
+    }
+}
+
+/// As many as the library uses.
+fn nr_workers() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get()).min(4)
+}
+
+fn nr_pages(args: &BulkArgs, default: u64) -> anyhow::Result<u64> {
+    let bytes = args.bytes.unwrap_or(default);
+    ensure!(bytes >= 16 * MIB, "--bytes is {bytes}; it must be at least {}", 16 * MIB);
+    Ok(bytes.div_ceil(PAGE_SIZE))
+}
+
+fn set_up(nr_pages: u64) -> anyhow::Result<(Gmm, RawCopies)> {
+    let engines = nr_workers() as u32;
+    let configure = |config: HostXpuConfig| config.cores(1).copy_engines(engines);
+    let raw = RawCopies::new(nr_pages, configure(HostXpuConfig::new(nr_pages * PAGE_SIZE)))?;
+    // Some frames more, so that nothing is evicted.
+    let memory = nr_pages * PAGE_SIZE + nr_pages / 8 * PAGE_SIZE + 64 * MIB;
+    let xpu = HostXpu::with_memory(memory).config(configure);
+    Ok((Gmm::builder().xpu(xpu).build()?, raw))
+}
+
+fn fill(data: &mut Unified<u64>, seed: u64) {
+    for (nr, word) in data.iter_mut().enumerate() {
+        *word = value(nr, seed);
+    }
+}
+
+fn value(nr: usize, seed: u64) -> u64 {
+    (nr as u64 ^ seed).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+/// One word of each page is written on the CPU, which takes the page there.
+fn take_to_cpu(data: &mut Unified<u64>, seed: u64) {
+    data.iter_mut().enumerate().step_by(PAGE_WORDS).for_each(|(nr, w)| *w = value(nr, seed));
+}
+
+#[expect(unsafe_code, reason = "a launch is unsafe on every accelerator")]
+pub(super) fn prefetch(args: &BulkArgs) -> anyhow::Result<()> {
+    let nr_pages = nr_pages(args, 512 * MIB)?;
+    let (bytes, workers) = (nr_pages * PAGE_SIZE, nr_workers());
+    let (gmm, raw) = set_up(nr_pages)?;
+    let xpu = gmm.xpu(1)?;
+    let (stream, module) = (xpu.stream()?, xpu.load(&args.kernels)?);
+    let (touch, square) = (module.kernel("touch")?, module.kernel("square")?);
+    let mut data = gmm.mmap_named::<u64>(nr_pages as usize * PAGE_WORDS, "bench data")?;
+    fill(&mut data, 1);
+    let (mut to_xpu, mut to_host) = (Samples::default(), Samples::default());
+    for round in 0..=args.repeats {
+        let timed = |node: u8, way| -> anyhow::Result<(Duration, Duration)> {
+            let bound = raw.with_workers(way, workers)?;
+            let start = Instant::now();
+            let came = data.will_need(node)?;
+            let subject = start.elapsed();
+            ensure!(came.brought == nr_pages, "prefetch to {node} brought {came:?}");
+            Ok((subject, bound))
+        };
+        let in_pair = timed(1, Way::ToXpu)?;
+        // The XPU writes, so that host memory has no copy.
+        let args = (data.as_mut_ptr(), data.len_bytes(), true);
+        // SAFETY: the buffer is as long as the kernel is told, and is ours until it is done.
+        unsafe { stream.launch(&touch, 1, args)?.wait()? };
+        let timed = |node: u8, way| -> anyhow::Result<(Duration, Duration)> {
+            let bound = raw.with_workers(way, workers)?;
+            let start = Instant::now();
+            let came = data.will_need(node)?;
+            let subject = start.elapsed();
+            ensure!(came.brought == nr_pages, "prefetch to {node} brought {came:?}");
+            Ok((subject, bound))
+        };
+        let out_pair = timed(0, Way::ToHost)?;
+        if round > 0 {
+            to_xpu.push(in_pair.0, in_pair.1);
+            to_host.push(out_pair.0, out_pair.1);
+        }
+    }
+    for (nr, &word) in data.iter().enumerate() {
+        let wanted = if nr % 512 == 0 { nr as u64 / 512 } else { value(nr, 1) };
+        ensure!(word == wanted, "word {nr} is {word:#x}, not {wanted:#x}");
+    }
+    to_xpu.report("prefetch", "to-xpu", workers, bytes, args.json)?;
+    to_host.report("prefetch", "to-host", workers, bytes, args.json)?;
+    let mut launches = Samples::default();
+    for round in 0..=args.repeats {
+        // Apart: the copy, and then the computation.
+        take_to_cpu(&mut data, 2);
+        let start = Instant::now();
+        data.will_need_async(1)?.wait()?;
+        let copy = start.elapsed();
+        let args = (data.as_mut_ptr().cast::<f32>(), data.len() * 2);
+        let start = Instant::now();
+        // SAFETY: as above.
+        unsafe { stream.launch(&square, 1, args)?.wait()? };
+        let computation = start.elapsed();
+        // Together.
+        take_to_cpu(&mut data, 2);
+        data.will_need(0)?;
+        let start = Instant::now();
+        let coming = data.will_need_async(1)?;
+        // SAFETY: as above.
+        unsafe { stream.launch(&square, 1, args)?.wait()? };
+        coming.wait()?;
+        if round > 0 {
+            launches.push(start.elapsed(), copy.max(computation));
+        }
+    }
+    launches.report("prefetch", "launch-over-coming-pages", workers, bytes, args.json)
+}
+
+/// A case of `gmm bench memcpy`: which buffers, and what bounds it.
+#[derive(Clone, Copy)]
+struct Case {
+    name: &'static str,
+    way: Way,
+    /// Where the source lies, `None` for ordinary memory.
+    from: Option<u8>,
+    to: u8,
+    /// How far source and destination are off, in bytes.
+    skew: usize,
+}
+
+const fn case(name: &'static str, way: Way, from: Option<u8>, to: u8, skew: usize) -> Case {
+    Case { name, way, from, to, skew }
+}
+
+const CASES: [Case; 6] = [
+    case("host-to-xpu", Way::ToXpu, Some(0), 1, 0),
+    case("xpu-to-host", Way::ToHost, Some(1), 0, 0),
+    case("xpu-to-xpu", Way::WithinXpu, Some(1), 1, 0),
+    case("host-to-host", Way::WithinHost, Some(0), 0, 0),
+    case("plain-to-xpu", Way::ToXpu, None, 1, 0),
+    case("unaligned-to-xpu", Way::ToXpu, Some(0), 1, 1000),
+];
+
+#[expect(unsafe_code, reason = "gmemcpy takes addresses")]
+pub(super) fn memcpy(args: &BulkArgs) -> anyhow::Result<()> {
+    let nr_pages = nr_pages(args, 256 * MIB)?;
+    let (bytes, workers) = (nr_pages * PAGE_SIZE, nr_workers());
+    // Source and destination may both lie on the XPU, and twice as many pages give as many copies.
+    let (gmm, raw) = set_up(2 * nr_pages + 2)?;
+    let nr_words = nr_pages as usize * PAGE_WORDS;
+    let mut source = gmm.mmap_named::<u64>(nr_words + PAGE_WORDS, "bench source")?;
+    let mut target = gmm.mmap_named::<u64>(nr_words, "bench target")?;
+    let mut plain = vec![0u64; nr_words + PAGE_WORDS];
+    for case in CASES {
+        let seed = case.name.len() as u64;
+        fill(&mut source, seed);
+        plain.iter_mut().enumerate().for_each(|(nr, word)| *word = value(nr, seed));
+        target.fill(0);
+        if let Some(node) = case.from {
+            source.will_need(node)?;
+        }
+        let mut samples = Samples::default();
+        for round in 0..=args.repeats {
+            let raw_time = raw.with_workers(case.way, workers)?;
+            let halves = matches!(case.way, Way::ToXpu | Way::ToHost);
+            let bound = if halves { raw_time / 2 } else { raw_time };
+            let src = case.from.map_or(plain.as_ptr(), |_| source.as_ptr()).cast::<u8>();
+            let start = Instant::now();
+            // SAFETY: the buffers are that long, and nobody uses them.
+            unsafe {
+                let src = src.wrapping_add(case.skew);
+                gmm.gmemcpy(target.as_mut_ptr().cast(), src, bytes, case.to)?;
+            }
+            if round > 0 {
+                samples.push(start.elapsed(), bound);
+            }
+        }
+        let skipped = case.skew / 8;
+        for (nr, &word) in target.iter().enumerate() {
+            let wanted = value(nr + skipped, seed);
+            ensure!(word == wanted, "{}: word {nr} is {word:#x}, not {wanted:#x}", case.name);
+        }
+        samples.report("memcpy", case.name, workers, bytes, args.json)?;
+    }
+    Ok(())
+}
