@@ -27,7 +27,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let kernels = ["build", "--release", "--package", "gmm-kernels"];
     let built = process::run(&mut workspace.cargo(&kernels), Show::All, limit)?;
     ensure!(built.success(), "the kernels: {}", built.how());
-    let tests = ["test", "--release", "--package", "gmm-memory", "--test", "soak", "--"];
+    let tests = [
+        "test",
+        "--release",
+        "--package",
+        "gmm-memory",
+        "--test",
+        "soak",
+        "--",
+        "--include-ignored",
+    ];
     let mut command = workspace.cargo(&tests);
     command.args(["--nocapture", "--test-threads=1"]);
     command.env("GMM_SOAK_SECONDS", (args.minutes * 60).to_string());
