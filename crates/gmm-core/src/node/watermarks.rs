@@ -22,7 +22,7 @@ pub(super) struct Watermarks {
 
 impl Watermarks {
     pub(super) fn new(config: &Config, capacity: u32) -> Self {
-        let high = config.high_watermark.unwrap_or((capacity / 128).clamp(2, 16));
+        let high = config.high_watermark.unwrap_or((capacity / 128).clamp(1, 16));
         // Of a node that small nothing is kept free.
         let high = high.min(capacity / 8);
         Self { low: config.low_watermark.min(high), high }
