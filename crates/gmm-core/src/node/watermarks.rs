@@ -84,6 +84,11 @@ impl Node {
         if self.is_low(&lists) { self.watermarks.high - lists.free.len() } else { 0 }
     }
 
+    /// With fewer free frames than this background reclaim begins, if there is any.
+    pub(crate) fn kept_free(&self) -> u32 {
+        if self.lists.lock().reclaimer.present { self.watermarks.low } else { 0 }
+    }
+
     /// How many frames are free or with the device.
     pub(crate) fn nr_obtainable(&self) -> u32 {
         let lists = self.lists.lock();
