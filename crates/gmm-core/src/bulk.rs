@@ -27,6 +27,7 @@ use crate::fault::Cause;
 use crate::node::{Node, TransitFrame};
 use crate::space::Space;
 use crate::stats::Event;
+use crate::trace::{Begun, TraceEvent};
 use crate::transfer::{direct, give_up};
 use crate::{
     Arrival, Batch, Error, Frame, FrameNr, HostAddr, MovedBy, NodeId, PAGE_SIZE, PageNr, Processor,
@@ -287,12 +288,14 @@ impl Space {
 
     /// Waits for a flight's copies, has its pages mapped and records them.
     pub(crate) fn land(&self, flight: &mut Flight<'_>) {
+        let begun = self.begin();
         self.wait_for_leg(flight);
         if flight.copies.iter().any(|copy| copy.bounce.is_some()) {
             self.submit_leg(flight, Leg::Second);
             self.wait_for_leg(flight);
         }
         let aim = flight.aim;
+        self.tell_of_copies(flight, begun);
         self.count_copies(flight);
         for l in flight.pages.iter_mut().filter(|l| l.failed.is_some()) {
             self.give_up_target(l);
@@ -330,6 +333,37 @@ impl Space {
             };
             // Otherwise the next touch faults.
             self.enter_batch(&p, &mut flight.pages, as_before, |_, _| {});
+        }
+    }
+
+    /// For the trace: the whole pages that came, from each node in one event. The time is what was
+    /// waited for them.
+    fn tell_of_copies(&self, flight: &Flight<'_>, begun: Begun) {
+        let (to, cause) = (flight.aim.node.id, flight.aim.cause);
+        let arriving = || {
+            flight.copies.iter().filter(|copy| copy.len == PAGE_SIZE).filter_map(|copy| {
+                match copy.to {
+                    To::Page(nr) => Some((copy.from, &flight.pages[nr])),
+                    To::Plain(_) => None,
+                }
+            })
+        };
+        for from in self.nodes().map(|node| node.id) {
+            for ok in [true, false] {
+                let of_node = || {
+                    arriving().filter(move |(source, l)| {
+                        let is_from = matches!(source, Some(Bytes::Frame(f)) if f.node == from);
+                        is_from && l.failed.is_none() == ok
+                    })
+                };
+                let Some((_, first)) = of_node().next() else { continue };
+                let (page, nr_pages) = (first.page, of_node().count() as u32);
+                self.end(begun, || TraceEvent::Copy { from, to, cause, page, nr_pages, ok });
+            }
+        }
+        for (_, l) in arriving().filter(|(source, _)| source.is_none()) {
+            let (page, ok) = (l.page, l.failed.is_none());
+            self.end(begun, || TraceEvent::Zero { node: to, page, ok });
         }
     }
 

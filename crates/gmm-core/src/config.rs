@@ -38,7 +38,7 @@ pub struct Config {
     /// With fewer free frames than this, and none to be had from the device, a node's background
     /// reclaim ([`Space::reclaim_in_background`](crate::Space::reclaim_in_background)) evicts.
     pub low_watermark: u32,
-    /// Until so many are free; `None` for 1/128 of the node, but at least 2 and at most 16. Never
+    /// Until so many are free; `None` for 1/128 of the node, but at least 1 and at most 16. Never
     /// more than an eighth of the node.
     pub high_watermark: Option<u32>,
     /// How long no processor may have faulted on a full node before its coldest pages are copied

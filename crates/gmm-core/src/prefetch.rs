@@ -58,8 +58,10 @@ pub struct Prefetch {
     batch: u64,
     /// How many pages have been taken by a thread.
     taken: AtomicU64,
-    /// How many frames it may still take.
+    /// How many frames it may still take,
     allowance: AtomicI64,
+    /// and could when it began.
+    first_allowance: i64,
     brought: AtomicU64,
     resident: AtomicU64,
     is_stopped: AtomicBool,
@@ -83,7 +85,8 @@ impl Prefetch {
     /// What it has come to so far.
     ///
     /// # Errors
-    /// That of the page that could not be brought.
+    /// That of the page that could not be brought; [`Error::OutOfMemory`] if the node had no room
+    /// for even one.
     pub fn outcome(&self) -> Result<Prefetched> {
         let stopped = self.stopped.with(|stopped| *stopped);
         if let Some(Stopped::Failed(error)) = stopped {
@@ -91,8 +94,18 @@ impl Prefetch {
         }
         let (brought, resident) =
             (self.brought.load(Ordering::SeqCst), self.resident.load(Ordering::SeqCst));
+        if let Some(Stopped::NoRoom(full)) = stopped.filter(|_| brought == 0) {
+            return Err(full.into());
+        }
         let left = self.range.nr_pages - brought - resident;
         Ok(Prefetched { brought, resident, left, stopped: stopped.filter(|_| left > 0) })
+    }
+
+    /// Whether this thread is the first to bring a page, and none was there.
+    fn begins(&self) -> bool {
+        let (first, order) = (self.first_allowance, Ordering::SeqCst);
+        let none_there = self.resident.load(order) == 0;
+        none_there && self.allowance.compare_exchange(first, first - 1, order, order).is_ok()
     }
 
     fn fail(&self, error: Error) {
@@ -122,19 +135,18 @@ impl Prefetch {
 impl Space {
     /// `WILLNEED`: makes the pages that hold `addr .. addr + len_bytes` resident on `node` and
     /// maps them for its processors; pages that are there already become hot. Returns when done,
-    /// and says how many came. Where not all fit, the first that do.
+    /// and says how many came. Where not all fit, the first that do: that is a success if at least
+    /// one had to come and did.
     ///
     /// # Errors
     /// Before anything is moved: [`Error::ZeroLength`], [`Error::AddressOverflow`],
     /// [`Error::UnknownNode`], [`Error::NotMapped`] with the first address in no region. Later,
-    /// the errors of [`Space::fault`] for the page that failed, or [`Error::PageHeld`] if a launch
+    /// the errors of [`Space::fault`] for the page that failed, of these [`Error::OutOfMemory`]
+    /// only if no page could be brought, or [`Error::PageHeld`] if a launch
     /// holds it for longer than [`Config::hold_wait`](crate::Config::hold_wait); others have moved.
     pub fn prefetch(&self, addr: VirtAddr, len_bytes: u64, node: NodeId) -> Result<Prefetched> {
-        let begun = self.begin();
         let job = self.begin_prefetch(addr, len_bytes, node)?;
         self.work_on(&job);
-        let (page, nr_pages) = (job.range.start, job.range.nr_pages);
-        self.end(begun, || TraceEvent::Prefetch { node, page, nr_pages });
         job.outcome()
     }
 
@@ -149,9 +161,12 @@ impl Space {
         let counts = target.counts();
         // What was used last stays: an eighth, but no more than what is evicted at a time.
         let headroom = (target.capacity() / 8).min(BATCH as u32);
-        let evictable = (counts.active + counts.spare).saturating_sub(headroom);
-        let others = counts.active + counts.spare + counts.pinned + counts.in_transit + counts.lost;
-        let allowance = evictable + target.capacity() - others;
+        let in_use = counts.active + counts.spare;
+        let others = in_use + counts.pinned + counts.in_transit + counts.lost;
+        // Of free frames, those that background reclaim would make free again.
+        let kept = headroom.min(in_use).max(target.kept_free());
+        let allowance = i64::from(in_use + target.capacity() - others) - i64::from(kept);
+        let first_allowance = allowance.max(0);
         Ok(Prefetch {
             range,
             node,
@@ -160,7 +175,8 @@ impl Space {
             // Several threads with two batches each leave faults some frames.
             batch: u64::from(target.capacity() / 16).clamp(1, BATCH as u64),
             taken: AtomicU64::new(0),
-            allowance: AtomicI64::new(i64::from(allowance)),
+            allowance: AtomicI64::new(first_allowance),
+            first_allowance,
             brought: AtomicU64::new(0),
             resident: AtomicU64::new(0),
             is_stopped: AtomicBool::new(false),
@@ -189,8 +205,11 @@ impl Space {
 
     /// Does a part of a prefetch, until there is nothing left to begin. Others may do the same.
     pub fn work_on(&self, job: &Prefetch) {
+        let begun = self.begin();
         let mut flying = None;
+        let mut part: Option<PageRange> = None;
         while let Some(pages) = job.take() {
+            part.get_or_insert(PageRange { nr_pages: 0, ..pages }).nr_pages += pages.nr_pages;
             let mut left = Batch::<PageNr, BATCH>::new();
             let next = self.depart(job, pages, &mut left);
             self.arrive(job, flying.take());
@@ -203,6 +222,9 @@ impl Space {
             }
         }
         self.arrive(job, flying.take());
+        if let Some(PageRange { start: page, nr_pages }) = part {
+            self.end(begun, || TraceEvent::Prefetch { node: job.node, page, nr_pages });
+        }
     }
 
     /// Starts on a batch of pages. `left`: those that are to be done one by one.
@@ -227,6 +249,8 @@ impl Space {
             }
             let mut l = Locked::new(page, m);
             if self.is_there(&l.m, job) {
+                // Who asks for the page may do so to end what a failed fault left behind.
+                self.unpoison(&mut l.m, page);
                 if let Some(frame) = l.m.copy_on(job.node) {
                     node.touch(frame.nr, Arrival::Hint);
                 }
@@ -347,7 +371,8 @@ impl Space {
 
     /// A frame for one more page, if that pushes nothing out that should stay.
     fn room<'a>(&'a self, job: &Prefetch, node: &'a Node) -> Room<'a> {
-        if job.allowance.load(Ordering::SeqCst) <= 0 {
+        if job.allowance.fetch_sub(1, Ordering::SeqCst) <= 0 {
+            job.allowance.fetch_add(1, Ordering::SeqCst);
             return Room::Full(node.out_of_memory(false));
         }
         let room = match self.free_or_imported(node) {
@@ -361,8 +386,8 @@ impl Space {
                 }
             }
         };
-        if matches!(room, Room::Frame(_)) {
-            job.allowance.fetch_sub(1, Ordering::SeqCst);
+        if !matches!(room, Room::Frame(_)) {
+            job.allowance.fetch_add(1, Ordering::SeqCst);
         }
         room
     }
@@ -376,8 +401,14 @@ impl Space {
         let node = self.known_node(job.node);
         let Some(entry) = self.table.get(page) else { return job.cancel() };
         let was_here = entry.lock().copy_on(job.node).is_some();
-        if !was_here && let Room::Full(full) = self.room(job, node) {
-            return job.stop(Stopped::NoRoom(full));
+        if !was_here {
+            match self.room(job, node) {
+                Room::Frame(_) => {}
+                Room::Busy => _ = job.allowance.fetch_sub(1, Ordering::SeqCst),
+                // The first page waits for room as a fault does.
+                Room::Full(_) if job.begins() => {}
+                Room::Full(full) => return job.stop(Stopped::NoRoom(full)),
+            }
         }
         let (processor, access, cause) = (None, Access::Read, Cause::Prefetch);
         let nobody = Want { page, addr, node, processor, access, cause };

@@ -78,13 +78,13 @@ pub enum TraceEvent {
         /// Whether without a copy.
         clean: bool,
     },
-    /// A range was brought to a node ahead of its use.
+    /// A range, or what one of several threads did of it, was brought to a node ahead of its use.
     Prefetch {
         /// The node.
         node: NodeId,
         /// The first page.
         page: PageNr,
-        /// How many.
+        /// How many, with other threads' between them.
         nr_pages: u64,
     },
     /// The contents of a range were dropped.

@@ -7,17 +7,21 @@ use std::sync::Arc;
 use std::thread;
 
 use gmm_core::driver::{Access, Capabilities, DriverError};
-use gmm_core::{EvictionPolicy, NodeStats, PAGE_SIZE, PageRange, PageState, Stop};
+use gmm_core::{Config, EvictionPolicy, NodeStats, PAGE_SIZE, PageRange, PageState, Stop};
 use gmm_driver_tests::array::{Call, Completion, DeviceOptions, Failure, Trigger};
 use gmm_driver_tests::{World, word};
 
 const A: usize = 1;
-/// Its high watermark is 2.
 const FRAMES: u32 = 16;
 
 fn world(change: impl FnOnce(DeviceOptions) -> DeviceOptions) -> World {
     let xpu = change(DeviceOptions::xpu("a", FRAMES).completing(Completion::Halves));
-    World::builder(64).xpu(xpu, 1).wall_clock().config(|c| c.policy = EvictionPolicy::Lru).build()
+    World::builder(64).xpu(xpu, 1).wall_clock().config(two_free_by_lru).build()
+}
+
+fn two_free_by_lru(config: &mut Config) {
+    config.policy = EvictionPolicy::Lru;
+    config.high_watermark = Some(2);
 }
 
 fn stats(world: &World) -> NodeStats {
@@ -171,7 +175,7 @@ fn a_victim_that_was_hinted_meanwhile_is_spared() {
         .host(|h| DeviceOptions { import_limit: 1, ..h })
         .xpu(DeviceOptions::xpu("a", FRAMES), 1)
         .wall_clock()
-        .config(|c| c.policy = EvictionPolicy::Lru)
+        .config(two_free_by_lru)
         .build();
     let range = world.mmap(u64::from(FRAMES));
     write(&world, range);

@@ -9,7 +9,8 @@ use gmm_core::{Attribute, NodeId};
 pub enum Advice {
     /// The range will be used on the node soon: bring its pages there (rounded outward to whole
     /// pages) and map them; pages that are there already become hot. Returns when done. What does not
-    /// fit there stays where it is ([`Gmm::prefetch`](crate::Gmm::prefetch) says how much).
+    /// fit there stays where it is ([`Gmm::prefetch`](crate::Gmm::prefetch) says how much); if not
+    /// one page that had to be brought could be, that is an error.
     WillNeed,
     /// The contents are not needed any more: drop them on all nodes (rounded inward to whole
     /// pages; less than one does nothing). The range reads as zero afterwards.

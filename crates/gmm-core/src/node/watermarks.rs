@@ -22,7 +22,7 @@ pub(super) struct Watermarks {
 
 impl Watermarks {
     pub(super) fn new(config: &Config, capacity: u32) -> Self {
-        let high = config.high_watermark.unwrap_or((capacity / 128).clamp(2, 16));
+        let high = config.high_watermark.unwrap_or((capacity / 128).clamp(1, 16));
         // Of a node that small nothing is kept free.
         let high = high.min(capacity / 8);
         Self { low: config.low_watermark.min(high), high }
@@ -82,6 +82,11 @@ impl Node {
     pub(crate) fn shortfall(&self) -> u32 {
         let lists = self.lists.lock();
         if self.is_low(&lists) { self.watermarks.high - lists.free.len() } else { 0 }
+    }
+
+    /// With fewer free frames than this background reclaim begins, if there is any.
+    pub(crate) fn kept_free(&self) -> u32 {
+        if self.lists.lock().reclaimer.present { self.watermarks.low } else { 0 }
     }
 
     /// How many frames are free or with the device.

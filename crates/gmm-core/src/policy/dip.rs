@@ -9,7 +9,7 @@
 //!   first. A new page goes to the window, whose oldest leaves. A window that holds more than
 //!   reclaim takes at a time passes its oldest on to the protected: so memory fills.
 //! - *Bimodal insertion* (BIP in Qureshi and others, "Adaptive insertion policies", ISCA 2007):
-//!   one page in 20 is protected at once, and a protected page, taken at random, leaves for it.
+//!   one page in 16 is protected at once, and a protected page, taken at random, leaves for it.
 //! - *The duel.* The one that left gets a rival: the next page to enter the window. In a sweep the
 //!   evicted page is always back first, since the rival was used only just now. If the rival is
 //!   back first, the page that was protected is dead, or colder than what streams by. Enough of
@@ -39,7 +39,7 @@ const NONE: u32 = u32::MAX;
 
 /// One page in so many is protected without a reason; and while some that were protected have
 /// been found dead, so that it is soon known whether many are.
-const BIMODAL: u32 = 20;
+const BIMODAL: u32 = 16;
 const BIMODAL_IN_DOUBT: u32 = 8;
 
 /// What a dead page adds to the score; one that is alive takes 1. So the protected are refreshed

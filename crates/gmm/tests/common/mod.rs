@@ -141,7 +141,19 @@ pub fn check(gmm: &Gmm) {
 
 /// Everything there is to see of a space that nothing happens on, to compare it later. (Without
 /// the CPU's faults, which are counted after the thread that they are served for goes on.)
+///
+/// The program goes on before the fault that let it do so is recorded: this waits for that.
 pub fn picture(gmm: &Gmm) -> (Vec<RegionInfo>, Snapshot) {
+    let mut last = picture_now(gmm);
+    wait_until("nothing is under way", || {
+        std::thread::sleep(Duration::from_millis(10));
+        let before = std::mem::replace(&mut last, picture_now(gmm));
+        last == before && last.1.nodes.iter().all(|n| n.in_transit_frames == 0)
+    });
+    last
+}
+
+fn picture_now(gmm: &Gmm) -> (Vec<RegionInfo>, Snapshot) {
     let mut snapshot = gmm.snapshot();
     snapshot.processors.remove(0);
     let cpu = &mut snapshot.nodes[0];
