@@ -341,11 +341,11 @@ impl Space {
     fn tell_of_copies(&self, flight: &Flight<'_>, begun: Begun) {
         let (to, cause) = (flight.aim.node.id, flight.aim.cause);
         let arriving = || {
-            flight.copies.iter().filter(|copy| copy.len == PAGE_SIZE).filter_map(|copy| {
-                match copy.to {
-                    To::Page(nr) => Some((copy.from, &flight.pages[nr])),
-                    To::Plain(_) => None,
-                }
+            flight.copies.iter().filter(|copy| copy.len == PAGE_SIZE).filter_map(|copy| match copy
+                .to
+            {
+                To::Page(nr) => Some((copy.from, &flight.pages[nr])),
+                To::Plain(_) => None,
             })
         };
         for from in self.nodes().map(|node| node.id) {
