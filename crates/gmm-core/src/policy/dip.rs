@@ -202,6 +202,8 @@ impl Dip {
             let d = d.min(1 << 24);
             self.usual_x16 = match self.usual_x16 {
                 0 => d * 16,
+                // When many come sooner the usual is out of date: a few are enough to see it.
+                usual if is_soon => usual - usual / 2 + d * 8,
                 usual => usual - usual / 8 + d * 2,
             };
         }
