@@ -94,7 +94,7 @@ impl Prefetch {
         }
         let (brought, resident) =
             (self.brought.load(Ordering::SeqCst), self.resident.load(Ordering::SeqCst));
-        if let Some(Stopped::NoRoom(full)) = stopped.filter(|_| brought == 0) {
+        if let Some(Stopped::NoRoom(full)) = stopped.filter(|_| brought + resident == 0) {
             return Err(full.into());
         }
         let left = self.range.nr_pages - brought - resident;
@@ -142,7 +142,7 @@ impl Space {
     /// Before anything is moved: [`Error::ZeroLength`], [`Error::AddressOverflow`],
     /// [`Error::UnknownNode`], [`Error::NotMapped`] with the first address in no region. Later,
     /// the errors of [`Space::fault`] for the page that failed, of these [`Error::OutOfMemory`]
-    /// only if no page could be brought, or [`Error::PageHeld`] if a launch
+    /// only if no page of the range is there then, or [`Error::PageHeld`] if a launch
     /// holds it for longer than [`Config::hold_wait`](crate::Config::hold_wait); others have moved.
     pub fn prefetch(&self, addr: VirtAddr, len_bytes: u64, node: NodeId) -> Result<Prefetched> {
         let job = self.begin_prefetch(addr, len_bytes, node)?;

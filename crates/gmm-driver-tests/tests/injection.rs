@@ -282,13 +282,8 @@ impl Run {
         Ok(())
     }
 
-    /// Every byte, as the CPU sees it. What a failed step left pinned would keep it from that.
+    /// Every byte, as the CPU sees it.
     fn check_bytes(&mut self) {
-        for page in self.pages.keys().copied() {
-            for node in 0..=self.world.xpus.len() as u8 {
-                while self.world.space.unpin(page.start(), PAGE_SIZE, NodeId(node)).is_ok() {}
-            }
-        }
         for index in 0..self.pages.len() {
             let seen = match self.read(CPU, index) {
                 // Not by the CPU then, without a copy of its own.

@@ -446,7 +446,8 @@ mod tests {
                 frames.pass(quarter * 250..(quarter + 1) * 250);
             }
         }
-        assert!(hot_moved < 40, "{hot_moved} of 160");
+        // Trying pages costs some of these: one in 16 that come evicts one.
+        assert!(hot_moved < 80, "{hot_moved} of 160");
     }
 
     #[test]
