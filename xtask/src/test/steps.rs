@@ -27,11 +27,6 @@ pub(super) const STEPS: [Step; 17] = [
     Step { name: "clippy", what: "lints of all targets, none left", run: clippy },
     Step { name: "docs", what: "the documentation builds, links whole", run: docs },
     Step { name: "tests", what: "all tests", run: tests },
-    Step {
-        name: "held",
-        what: "the library's tests, with XPUs that can't replay faults",
-        run: held,
-    },
     Step { name: "doctests", what: "the examples in the documentation", run: doctests },
     Step { name: "release", what: "the stress tests, optimised", run: release },
     Step { name: "shuttle", what: "interleavings of threads (ci/shuttle.sh)", run: shuttle },
@@ -71,15 +66,6 @@ fn docs(context: &Context) -> Result<Done> {
 fn tests(context: &Context) -> Result<Done> {
     kernels::build(context, false)?;
     run_tests(context, &["--workspace"], &["--lib", "--bins", "--tests"])
-}
-
-/// The same tests with host XPUs whose launches hold what they use, and which map nothing read-only.
-fn held(context: &Context) -> Result<Done> {
-    kernels::build(context, false)?;
-    let mut command = test_command(context, &["--package", "gmm-memory"], &["--tests"]);
-    command.env("GMM_TEST_FAULTS", "held");
-    let done = run(command)?;
-    count(context, &done)
 }
 
 fn doctests(context: &Context) -> Result<Done> {
