@@ -19,7 +19,7 @@ pub(super) struct Step {
     pub(super) run: fn(&Context) -> Result<Done>,
 }
 
-pub(super) const STEPS: [Step; 17] = [
+pub(super) const STEPS: [Step; 16] = [
     Step { name: "fmt", what: "the code is formatted", run: fmt },
     Step { name: "tree", what: "what no file of the tree may hold", run: tree::step },
     Step { name: "layers", what: "a crate uses only crates below it", run: layers::step },
