@@ -12,10 +12,9 @@ impl Space {
     /// that does nothing.
     ///
     /// # Errors
-    /// Before anything is dropped: [`Error::ZeroLength`], [`Error::AddressOverflow`],
-    /// [`Error::NotMapped`]. Later, [`Error::PageHeld`], [`Error::PagePinned`],
-    /// [`Error::PageKept`], [`Error::PageBusy`] or [`Error::Mmu`] for the page that could not be
-    /// dropped; the pages before it have been.
+    /// Before anything is dropped: `ZeroLength`, `AddressOverflow`, `NotMapped` of
+    /// [`Error`](crate::Error). Later, `PageHeld`, `PagePinned`, `PageKept`, `PageBusy` or `Mmu`
+    /// for the page that could not be dropped; the pages before it have been.
     pub fn discard(&self, addr: VirtAddr, len_bytes: u64) -> Result<()> {
         let begun = self.begin();
         self.regions.lock().covering(PageRange::covering(addr, len_bytes)?)?;

@@ -69,7 +69,7 @@ pub struct Args {
     #[arg(long)]
     pub json: bool,
 
-    /// Write what the manager does to this file, which Perfetto opens (https://ui.perfetto.dev).
+    /// Write what the manager does to this file, which Perfetto opens (at ui.perfetto.dev).
     #[arg(long, value_name = "FILE", conflicts_with = "cpu_only")]
     pub trace: Option<PathBuf>,
 
