@@ -35,10 +35,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         "--test",
         "soak",
         "--",
-        "--include-ignored",
+        "--nocapture",
+        "--test-threads=1",
     ];
     let mut command = workspace.cargo(&tests);
-    command.args(["--nocapture", "--test-threads=1"]);
     command.env("GMM_SOAK_SECONDS", (args.minutes * 60).to_string());
     command.env("GMM_SOAK_CYCLES", args.cycles.to_string());
     let done = process::run(&mut command, Show::All, limit)?;

@@ -10,7 +10,7 @@ use rustix::mm::ProtFlags;
 
 use crate::bits::PageBits;
 use crate::mapping;
-use crate::moves::{Way, move_page};
+use crate::moves::{Mover, Way};
 use crate::pagemap::Look;
 use crate::patience::Patience;
 use crate::pool::Pool;
@@ -81,6 +81,10 @@ impl CpuMmu {
         &self.pool.uffd
     }
 
+    fn mover(&self) -> Mover<'_> {
+        Mover { uffd: self.uffd(), pagemap: &self.pool.pagemap }
+    }
+
     pub(crate) fn check(&self, page: PageNr, frame: Frame) -> Result<(), DriverError> {
         match self.window.range().contains(page) && self.pool.has(frame.nr) {
             true => Ok(()),
@@ -143,10 +147,10 @@ impl CpuMmu {
         // Nobody who waits may slip in before a read-only page is read-only.
         let mode = if read_only { MoveMode::DONT_WAKE } else { MoveMode::default() };
         // SAFETY: the core holds the page's entry lock and says that it maps nothing.
-        unsafe { move_page(self.uffd(), Way::In, addr, slot, offset, mode) }?;
+        unsafe { self.mover().move_page(Way::In, addr, slot, offset, mode) }?;
         if read_only && let Err(error) = self.set_protection(page, protection) {
             // SAFETY: as above; the slot was emptied just now.
-            unsafe { move_page(self.uffd(), Way::Out, slot, addr, 0, MoveMode::DONT_WAKE) }?;
+            unsafe { self.mover().move_page(Way::Out, slot, addr, 0, MoveMode::DONT_WAKE) }?;
             return Err(error);
         }
         self.pool.set_entered(frame.nr, Some(protection));
@@ -175,7 +179,9 @@ impl CpuMmu {
             // Moves are between mappings of equal protection only.
             self.set_protection(page, Protection::ReadWrite)?;
         }
-        let was_empty = look == Look::Absent && offset == 0;
+        // A run that stopped may have moved it without saying so.
+        let is_gone = || self.pool.pagemap.look(slot, 1) == Look::Absent;
+        let was_empty = look == Look::Absent && offset == 0 && is_gone();
         if was_empty {
             // It may still have a page table.
             self.free_page_table(page).map_err(|e| crate::os_error("madvise", e))?;
@@ -184,7 +190,7 @@ impl CpuMmu {
             let mode = if look == Look::Huge { MoveMode::default() } else { holes };
             // SAFETY: the core holds the page's entry lock, and the slot is empty since the frame
             // was moved in.
-            let moved = unsafe { move_page(self.uffd(), Way::Out, slot, addr, offset, mode) };
+            let moved = unsafe { self.mover().move_page(Way::Out, slot, addr, offset, mode) };
             if let Err(error) = moved {
                 if protection == Protection::ReadOnly {
                     self.set_protection(page, protection)?;
@@ -246,7 +252,7 @@ impl CpuMmu {
         }
         let (addr, mode) = (page.start().0, MoveMode::DONT_WAKE);
         // SAFETY: the core holds the page's entry lock; nothing is mapped there.
-        let moved = unsafe { move_page(self.uffd(), Way::In, addr, slot, 0, mode) };
+        let moved = unsafe { self.mover().move_page(Way::In, addr, slot, 0, mode) };
         if read_only {
             self.set_protection(page, protection)?;
         }

@@ -51,6 +51,27 @@ impl Pagemap {
 
     /// As [`Pagemap::look`], for any range.
     pub(crate) fn try_look(&self, start: u64, len: u64) -> Result<Look, Errno> {
+        let Some(found) = self.first_region(start, len)? else { return Ok(Look::Absent) };
+        let whole = found.start == start && found.end == start + len;
+        Ok(match whole && found.categories & HUGE != 0 {
+            true => Look::Huge,
+            false => Look::Small,
+        })
+    }
+
+    /// How many bytes of a range, from its start, do not exist.
+    pub(crate) fn absent_len(&self, start: u64, len: u64) -> Result<u64, Errno> {
+        Ok(self.first_region(start, len)?.map_or(len, |found| found.start - start))
+    }
+
+    /// How many bytes of a range, from its start, exist; perhaps not all of them.
+    pub(crate) fn present_len(&self, start: u64, len: u64) -> Result<u64, Errno> {
+        let found = self.first_region(start, len)?.filter(|found| found.start == start);
+        Ok(found.map_or(0, |found| found.end - start))
+    }
+
+    /// The first part of a range that exists and is alike.
+    fn first_region(&self, start: u64, len: u64) -> Result<Option<raw::page_region>, Errno> {
         let mut found = raw::page_region { start: 0, end: 0, categories: 0 };
         let mut scan = Scan(raw::pm_scan_arg {
             size: size_of::<raw::pm_scan_arg>() as u64,
@@ -68,12 +89,7 @@ impl Pagemap {
         });
         // SAFETY: the scan writes its argument and at most one region, into `found`.
         let regions = unsafe { ioctl(&self.0, &mut scan) }?;
-        let whole = found.start == start && found.end == start + len;
-        Ok(match regions {
-            0 => Look::Absent,
-            _ if whole && found.categories & HUGE != 0 => Look::Huge,
-            _ => Look::Small,
-        })
+        Ok((regions > 0).then_some(found))
     }
 }
 
