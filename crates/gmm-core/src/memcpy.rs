@@ -448,11 +448,7 @@ impl Space {
     }
 
     /// A launch without replayable faults, which holds the page, would miss its mapping.
-    fn check_mapping_can_go(
-        &self,
-        l: &Locked<'_>,
-        mappers: ProcessorSet,
-    ) -> Result<(), Hindrance> {
+    fn check_mapping_can_go(&self, l: &Locked<'_>, mappers: ProcessorSet) -> Result<(), Hindrance> {
         let is_held = |c: &Frame| self.known_node(c.node).is_held(c.nr);
         let Some(held) = l.m.copies().find(is_held) else { return Ok(()) };
         let replays = |p: &Processor| p.capabilities.contains(Capabilities::REPLAYABLE_FAULTS);
