@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use gmm_core::{Error, PageNr, Resolved, VirtAddr};
+use gmm_os::Waits;
 
 use crate::config::MAX_CORES;
 use crate::manager::Manager;
@@ -24,6 +25,8 @@ pub(crate) struct Faults {
     cores: [Core; MAX_CORES as usize],
     /// Whether a thread looks at the bell; the others sleep.
     polled: AtomicBool,
+    /// From one fault served to the next.
+    waits: Waits,
     start: Instant,
 }
 
@@ -48,6 +51,7 @@ impl Default for Faults {
                 served_ns: AtomicU64::new(0),
             }),
             polled: AtomicBool::new(false),
+            waits: Waits::default(),
             start: Instant::now(),
         }
     }
@@ -189,14 +193,19 @@ impl Shared {
     fn await_fault(&self, heard: u32) {
         let (bell, poller) = (&self.ring.fault_bell, &self.ring.fault_poller);
         let rung = || bell.load(Ordering::SeqCst) != heard;
-        if !self.faults.polled.swap(true, Ordering::SeqCst) {
+        let begun = Instant::now();
+        let is_poller = !self.faults.polled.swap(true, Ordering::SeqCst);
+        if is_poller {
             poller.store(1, Ordering::SeqCst);
-            wait::spin(self.device.config.spin, rung);
+            self.faults.waits.look(self.device.config.spin, rung);
             poller.store(0, Ordering::SeqCst);
             self.faults.polled.store(false, Ordering::SeqCst);
         }
         if !rung() {
             wait::sleep_while(bell, heard, Duration::from_secs(1));
+        }
+        if is_poller {
+            self.faults.waits.note(begun.elapsed());
         }
     }
 

@@ -8,30 +8,6 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::futex;
 
-/// Looks for `ready` for up to `budget`, giving the processor to others now and then so that
-/// whoever is waited for can run even where processors are few.
-pub(crate) fn spin(budget: Duration, mut ready: impl FnMut() -> bool) -> bool {
-    if ready() {
-        return true;
-    }
-    if budget.is_zero() {
-        return false;
-    }
-    let start = Instant::now();
-    loop {
-        for _ in 0..24 {
-            core::hint::spin_loop();
-            if ready() {
-                return true;
-            }
-        }
-        rustix::thread::sched_yield();
-        if start.elapsed() >= budget {
-            return ready();
-        }
-    }
-}
-
 /// When `timeout` from now is; one that is too long to be reached is as good as never.
 pub(crate) fn deadline(timeout: Duration) -> Instant {
     const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
