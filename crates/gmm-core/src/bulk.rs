@@ -569,3 +569,26 @@ fn outcome(result: Result<(), Partial>, len: usize) -> (usize, Option<DriverErro
         Err(Partial { done, error }) => (done.min(len), Some(error)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_cover_all_once_and_get_smaller() {
+        for (len, capacity) in [(0, 64), (1, 1), (7, 1024), (128, 1024), (1000, 100), (1000, 3)] {
+            let shares = Shares::new(len, capacity);
+            let all: Vec<_> = core::iter::from_fn(|| shares.take()).collect();
+            let mut next = 0;
+            for share in &all {
+                assert_eq!(share.start, next);
+                next = share.end;
+            }
+            assert_eq!(next, len);
+            let sizes: Vec<u64> = all.iter().map(|share| share.end - share.start).collect();
+            assert!(sizes.iter().all(|&n| (1..=BATCH as u64).contains(&n)), "{sizes:?}");
+            assert!(sizes.windows(2).all(|w| w[0] >= w[1]), "{sizes:?}");
+            assert!(sizes.iter().rev().take(4).all(|&n| n == 1), "{sizes:?}");
+        }
+    }
+}

@@ -202,7 +202,7 @@ impl Shared {
             self.faults.polled.store(false, Ordering::SeqCst);
         }
         if !rung() {
-            wait::sleep_while(bell, heard, Duration::from_secs(1));
+            wait::rest_while(bell, heard);
         }
         if is_poller {
             self.faults.waits.note(begun.elapsed());

@@ -1,7 +1,8 @@
 //! Waiting for words in memory that another process may share: look for a while, then sleep.
 //!
-//! Every wait on a word that a worker writes is bounded, and ends when the context dies, since
-//! the watcher then changes the word.
+//! Every wait for an answer of a worker is bounded, and ends when the context dies, since the
+//! watcher then changes the word. Threads that have nothing to do rest until they are woken: an
+//! idle process makes no noise.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -22,6 +23,12 @@ pub(crate) fn sleep_while(word: &AtomicU32, value: u32, timeout: Duration) {
     };
     // Changed meanwhile, interrupted, timed out: the caller looks again in each case.
     let _ = futex::wait(word, futex::Flags::empty(), value, Some(&timeout));
+}
+
+/// As [`sleep_while`], for as long as nothing happens: for threads that have nothing to do.
+pub(crate) fn rest_while(word: &AtomicU32, value: u32) {
+    // As above.
+    let _ = futex::wait(word, futex::Flags::empty(), value, None);
 }
 
 /// Wakes up to `n` sleepers on `word`.

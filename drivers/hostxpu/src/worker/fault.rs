@@ -186,7 +186,7 @@ impl Worker {
             self.work_waits.look(self.spin, || bell.load(Ordering::SeqCst) != heard);
         }
         self.spinners.fetch_sub(1, Ordering::SeqCst);
-        wait::sleep_while(bell, heard, Duration::from_secs(60));
+        wait::rest_while(bell, heard);
         self.work_waits.note(begun.elapsed());
     }
 }
