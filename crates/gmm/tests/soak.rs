@@ -61,7 +61,7 @@ impl Soak {
     /// and has memory of its own come and go.
     fn use_from_cpu(&self, thread: usize) -> Counts {
         let mut random = Random::new(thread as u64 + 1);
-        let mut counts = vec![0; NR_REGIONS];
+        let (mut counts, mut coming) = (vec![0; NR_REGIONS], None);
         while !self.is_over() {
             let index = random.below(NR_REGIONS as u64) as usize;
             let region = self.regions[index];
@@ -71,28 +71,31 @@ impl Soak {
                     assert_eq!(wrong, 0, "region {index}");
                 }
                 1..=2 => {
-                    let node = random.below(1 + NR_XPUS as u64) as u8;
-                    let advice = match random.below(8) {
+                    let node = any_node(&mut random);
+                    let advice = match random.below(10) {
                         0 => Advice::ReadMostly,
                         1 => Advice::NotReadMostly,
                         2 => Advice::AccessedBy,
                         3 => Advice::NotAccessedBy,
+                        4 => Advice::Preferred,
+                        5 => Advice::NotPreferred,
                         _ => Advice::WillNeed,
                     };
                     // A node all of whose frames are in use just now can't have it.
                     let _ = self.timed(|| self.gmm.advise(region.at(0), PAGE as u64, advice, node));
                 }
                 3 => {
-                    let own = self.timed(|| mmap(&self.gmm, 1));
-                    self.timed(|| own.fill(0, SMALL, 7));
-                    if random.below(2) == 0 {
-                        let len = PAGE as u64;
-                        self.timed(|| self.gmm.advise(own.at(0), len, Advice::DontNeed, 0))
-                            .unwrap();
-                        assert_eq!(own.not_zero(0, SMALL), 0);
+                    let begun =
+                        self.gmm.prefetch_async(region.at(0), PAGE as u64, any_node(&mut random));
+                    let previous = coming.replace(begun.unwrap());
+                    // Or dropped, which cancels it.
+                    if random.below(2) == 0
+                        && let Some(previous) = previous
+                    {
+                        let _ = self.timed(|| previous.wait());
                     }
-                    self.timed(|| own.unmap(&self.gmm, 1));
                 }
+                4 => self.use_own(&mut random, index),
                 _ => {
                     let at = SLOTS + thread * 8;
                     self.timed(|| region.write_word(at, region.read_word(at) + 1));
@@ -102,6 +105,43 @@ impl Soak {
             }
         }
         Counts(counts)
+    }
+
+    /// Memory that only this thread uses comes and goes: the one that others do not write, so that
+    /// it may be pinned. What is copied to it from a region are bytes that nobody changes, of a page
+    /// that others use meanwhile.
+    fn use_own(&self, random: &mut Random, index: usize) {
+        let (gmm, node, len) = (&self.gmm, any_node(random), 2 * PAGE as u64);
+        let own = self.timed(|| mmap(gmm, 4));
+        self.timed(|| own.fill(0, 2 * PAGE, 7));
+        let advise = |advice| self.timed(|| gmm.advise(own.at(0), len, advice, node));
+        match random.below(4) {
+            0 => {
+                advise(Advice::DontNeed).unwrap();
+                assert_eq!(own.not_zero(0, 2 * PAGE), 0);
+            }
+            1 if advise(Advice::Pin).is_ok() => {
+                assert_eq!(own.differences(0, 2 * PAGE, 7), 0, "pinned on {node}");
+                advise(Advice::Unpin).unwrap();
+            }
+            2 => {
+                let to = own.from(2 * PAGE);
+                // SAFETY: nobody else uses this memory.
+                self.timed(|| unsafe { gmm.gmemcpy(to.at(0), own.at(0), len, node) }).unwrap();
+                assert_eq!(to.differences(0, 2 * PAGE, 7), 0, "copied to {node}");
+            }
+            _ => {
+                let to = own.from(8 * random.below(1000) as usize);
+                let from = self.regions[index].at(0);
+                // SAFETY: nobody else uses the destination, or writes these bytes of the source.
+                self.timed(|| unsafe { gmm.gmemcpy(to.at(0), from, SLOTS as u64, node) }).unwrap();
+                let wrong = to.differences(0, SLOTS, index as u64);
+                assert_eq!(wrong, 0, "copied from region {index} to {node}");
+            }
+        }
+        let coming = gmm.prefetch_async(own.at(0), 2 * len, node).unwrap();
+        self.timed(|| own.unmap(gmm, 4));
+        let _ = self.timed(|| coming.wait());
     }
 
     /// A context: as many launches at a time as it has cores, each counting in a slot of its own.
@@ -145,6 +185,10 @@ impl Soak {
             }
         }
     }
+}
+
+fn any_node(random: &mut Random) -> u8 {
+    random.below(1 + NR_XPUS as u64) as u8
 }
 
 /// What a process uses for itself, in KiB: host frames, heaps, stacks. (The XPUs' memory is shared
