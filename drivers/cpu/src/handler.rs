@@ -70,7 +70,8 @@ impl FaultServer for Space {
     }
 
     fn look_ahead(&self) {
-        Space::look_ahead(self, self.cpu());
+        // The others serve faults meanwhile.
+        while Space::look_ahead(self, self.cpu(), |_| {}) {}
     }
 }
 

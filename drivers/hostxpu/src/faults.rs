@@ -13,7 +13,7 @@ use gmm_os::Waits;
 
 use crate::config::MAX_CORES;
 use crate::manager::Manager;
-use crate::ring::{Posted, Violation, check_access, check_fault};
+use crate::ring::{NO_PAGE, Posted, Violation, check_access, check_fault};
 use crate::shared::Shared;
 use crate::{Death, wait};
 
@@ -77,6 +77,7 @@ impl Shared {
             }
             match self.take_fault() {
                 Ok(Some(taken)) => self.serve(taken, manager),
+                Ok(None) if self.look_ahead(manager) => {}
                 Ok(None) => self.await_fault(heard),
                 Err(violation) => {
                     self.doom_for(violation);
@@ -84,6 +85,17 @@ impl Shared {
                 }
             }
         }
+    }
+
+    /// Brings a page that a core is about to fault on, if one is known. A core that does so meanwhile
+    /// need wake no thread: this one looks for faults when it is done.
+    fn look_ahead(&self, manager: &dyn Manager) -> bool {
+        let coming = &self.ring.coming_page;
+        let brought = manager.look_ahead(&|page| coming.store(page.0, Ordering::SeqCst));
+        if brought {
+            coming.store(NO_PAGE, Ordering::SeqCst);
+        }
+        brought
     }
 
     /// Takes a fault that no other thread has taken.
@@ -168,7 +180,6 @@ impl Shared {
                 // The launch can't end, and free the name, before its core goes on.
                 drop(kernel);
                 self.let_go_on(taken);
-                manager.look_ahead();
             }
             // It failed because the context is ending.
             Err(_) if self.is_doomed() => {}

@@ -7,6 +7,8 @@ use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use gmm_core::VirtAddr;
+
 use super::{WORKER, Worker, exit};
 use crate::ring::{ACCESS_READ, ACCESS_SIGNAL, ACCESS_WRITE};
 use crate::wait;
@@ -143,7 +145,9 @@ impl Worker {
         let mine = last.wrapping_add(1);
         slot.requested.store(mine, Ordering::SeqCst);
         self.ring.fault_bell.fetch_add(1, Ordering::SeqCst);
-        if self.ring.fault_poller.load(Ordering::SeqCst) == 0 {
+        let looked_for = self.ring.fault_poller.load(Ordering::SeqCst) != 0
+            || self.ring.coming_page.load(Ordering::SeqCst) == VirtAddr(address).page().0;
+        if !looked_for {
             wait::wake(&self.ring.fault_bell, 1);
         }
         let served = || slot.done.load(Ordering::SeqCst) == mine;
