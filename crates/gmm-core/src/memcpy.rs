@@ -95,8 +95,8 @@ enum Hindrance {
     Bounce,
     /// The page is to be brought first.
     Absent,
-    /// A launch holds a page on that node.
-    Held(NodeId),
+    /// A launch holds that page, on that node.
+    Held(PageNr, NodeId),
     Error(Error),
 }
 
@@ -423,9 +423,9 @@ impl Space {
         let here = m.copy_on(job.node);
         let goes = |copy: Frame| Some(copy) != here;
         if let Some(held) = m.copies().find(|&c| goes(c) && self.known_node(c.node).is_held(c.nr)) {
-            return Err(Hindrance::Held(held.node));
+            return Err(Hindrance::Held(page, held.node));
         }
-        self.check_mapping_can_go(m, m.mapped())?;
+        self.check_mapping_can_go(l, m.mapped())?;
         if here.is_none() && !piece.is_page() {
             return Err(Hindrance::Absent);
         }
@@ -439,18 +439,18 @@ impl Space {
             return Err(Error::NotMapped { addr }.into());
         }
         let (clear, protect) = self.in_the_way(&l.m);
-        self.check_mapping_can_go(&l.m, clear.union(protect))
+        self.check_mapping_can_go(l, clear.union(protect))
     }
 
     /// A launch without replayable faults, which holds the page, would miss its mapping.
-    fn check_mapping_can_go(&self, m: &Mapping, mappers: ProcessorSet) -> Result<(), Hindrance> {
+    fn check_mapping_can_go(&self, l: &Locked<'_>, mappers: ProcessorSet) -> Result<(), Hindrance> {
         let is_held = |c: &Frame| self.known_node(c.node).is_held(c.nr);
-        let Some(held) = m.copies().find(is_held) else { return Ok(()) };
+        let Some(held) = l.m.copies().find(is_held) else { return Ok(()) };
         let replays = |p: &Processor| p.capabilities.contains(Capabilities::REPLAYABLE_FAULTS);
         let mut mappers = mappers.iter().filter_map(|id| self.processor(id));
         match mappers.all(|p| replays(&p)) {
             true => Ok(()),
-            false => Err(Hindrance::Held(held.node)),
+            false => Err(Hindrance::Held(l.page, held.node)),
         }
     }
 
@@ -597,14 +597,14 @@ impl Space {
             let helped = match hindrance {
                 Hindrance::Absent => self.bring_for_copy(job, piece),
                 Hindrance::Error(error) => Err(error),
-                Hindrance::Held(at) => {
+                Hindrance::Held(page, at) => {
                     let wait = || Deadline::after(&*self.clock, self.config.hold_wait);
                     let end = *held_until.get_or_insert_with(wait);
                     let holder = self.known_node(at);
                     holder.wait(holder.changes(), self.soon(), &*self.clock);
                     match end.left(&*self.clock) {
                         Some(_) => Ok(()),
-                        None => Err(Error::PageHeld { addr: piece.dst.page().start(), node: at }),
+                        None => Err(Error::PageHeld { addr: page.start(), node: at }),
                     }
                 }
                 _ => helped.map_err(Error::from),
