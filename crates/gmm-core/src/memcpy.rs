@@ -15,14 +15,14 @@
 use core::ops::Range;
 use std::sync::Arc;
 
-use crate::bulk::{Aim, BATCH, Bytes, Copy, Flight, Locked, To};
+use crate::bulk::{Aim, BATCH, Bytes, Copy, Flight, Locked, Shares, To};
 use crate::driver::{Access, Capabilities, DriverError, Protection};
 use crate::entry::{Entry, EntryGuard, Mapping};
 use crate::fault::{Cause, MAX_TRIES, Want};
 use crate::node::TransitFrame;
 use crate::remap::RemapCause;
 use crate::space::Space;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Deadline, RwLock};
 use crate::{
     Batch, Error, Frame, FrameNr, HostAddr, NodeId, PAGE_SIZE, PageNr, PageRange, Processor,
@@ -39,9 +39,7 @@ pub struct Memcpy {
     src_is_unified: bool,
     node: NodeId,
     mappers: Vec<Arc<Processor>>,
-    nr_pieces: u64,
-    batch: u64,
-    taken: AtomicU64,
+    shares: Shares,
     is_stopped: AtomicBool,
     failed: RwLock<Option<Error>>,
 }
@@ -199,8 +197,7 @@ impl Memcpy {
         if self.is_stopped.load(Ordering::SeqCst) {
             return None;
         }
-        let first = self.taken.fetch_add(self.batch, Ordering::SeqCst);
-        (first < self.nr_pieces).then(|| first..(first + self.batch).min(self.nr_pieces))
+        self.shares.take()
     }
 
     /// The end whose pages cut the copy into pieces.
@@ -279,9 +276,7 @@ impl Space {
             src_is_unified: src_range.is_some(),
             node,
             mappers,
-            nr_pieces,
-            batch: u64::from(target.capacity() / 16).clamp(1, BATCH as u64),
-            taken: AtomicU64::new(0),
+            shares: Shares::new(nr_pieces, target.capacity()),
             is_stopped: AtomicBool::new(false),
             failed: RwLock::new(None),
         })

@@ -96,10 +96,13 @@ impl Model {
             }
             Ok(hold) => Ok(Some(hold)),
             Err(_) if life != Life::Attached => Ok(None),
-            Err(Error::OutOfMemory(what)) if range.nr_pages > capacity => {
-                let is_clear = what.node == node && u64::from(what.capacity) == capacity;
-                if is_clear { Ok(None) } else { Err(format!("too much, but: {what}")) }
+            Err(Error::HoldTooLarge { node: at, capacity: frames, asked })
+                if range.nr_pages > capacity =>
+            {
+                let is_clear = (at, u64::from(frames), asked) == (node, capacity, range.nr_pages);
+                if is_clear { Ok(None) } else { Err(format!("{asked} of {frames} on {at}")) }
             }
+            Err(error) if range.nr_pages > capacity => Err(format!("too much, but: {error}")),
             Err(error) if self.excused(error) => Ok(None),
             Err(error) => Err(format!("hold of {range} by {who}: {error}")),
         }
