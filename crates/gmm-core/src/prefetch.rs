@@ -301,7 +301,9 @@ impl Space {
     fn is_plain(&self, m: &Mapping, job: &Prefetch) -> bool {
         let is_special = m.is_advised() || m.is_watched() || m.has_replica() || m.is_unsure();
         // Of several processors whose frames move only one can map a page.
-        let one_by_one = job.mappers.len() > 1 && job.mappers.iter().any(|p| p.moves_frames());
+        let is_mapper = |p: &Processor| job.mappers.iter().any(|mapper| mapper.id == p.id);
+        let one_by_one = job.mappers.iter().any(|p| p.moves_frames())
+            && (job.mappers.len() > 1 || self.mappers_on(m, job.node).any(|p| !is_mapper(&p)));
         let has_room = m.copy_on(job.node).is_some() || m.nr_copies() < MAX_COPIES;
         let reader = job.mappers.first().map(|p| &**p);
         let is_held = || self.holder(m, job.node, reader, job.exclusive).is_some();

@@ -47,7 +47,11 @@ impl Model {
         result: Result<Prefetched, Error>,
         may_cancel: bool,
     ) -> Done {
-        let all_are_there = || range.pages().all(|page| self.copy_on(page, node).is_some());
+        // A page that the application has discarded is found to be gone if a context that has died
+        // can't map it.
+        let someone_died = self.life.contains(&Life::Dead);
+        let is_there = |page| someone_died || self.copy_on(page, node).is_some();
+        let all_are_there = || range.pages().all(is_there);
         let is_right = match result {
             Ok(Prefetched { brought, resident, left, stopped, .. }) => {
                 brought + resident + left == range.nr_pages
