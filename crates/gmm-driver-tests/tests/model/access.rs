@@ -52,7 +52,7 @@ impl Model {
                 Err(error) => result = Err(error.into()),
             }
         }
-        self.world.space.look_ahead(&processor.processor);
+        while self.world.space.look_ahead(&processor.processor, |_| {}) {}
         match result {
             Ok(_) if read_only && access == Access::Write => {
                 Err(format!("processor {who} wrote to read-only {page:?}"))
