@@ -5,7 +5,7 @@
 use core::time::Duration;
 
 use gmm_core::driver::{Access, Capabilities};
-use gmm_core::{PageNr, PageState, Resolved};
+use gmm_core::{PAGE_SIZE, PageNr, PageState, Resolved};
 use gmm_driver_tests::array::DeviceOptions;
 use gmm_driver_tests::{World, word};
 
@@ -190,4 +190,64 @@ fn nodes_that_read_a_page_together_take_it_from_nobody() {
     }
     assert!(world.space.thrashing_pages().is_empty());
     world.assert_sound("read by all");
+}
+
+/// Where the driver can: the page is mapped where it is, by both for writing, and moves no more.
+#[test]
+fn a_page_that_is_thrashing_is_mapped_remotely_where_that_can_be() {
+    for (other, link, handles) in [
+        (CPU, true, true),
+        (B, true, true),
+        (CPU, false, true),
+        (B, false, true),
+        (CPU, true, false),
+    ] {
+        let linked = |options: DeviceOptions| match link {
+            true => options.with(Capabilities::COHERENT_LINK),
+            false => options,
+        };
+        let a = DeviceOptions { handles, ..DeviceOptions::xpu("a", 8) };
+        let world = World::builder(16)
+            .host(linked)
+            .xpu(a, 1)
+            .xpu(linked(DeviceOptions::xpu("b", 8)), 1)
+            .clock_step(Duration::from_micros(10))
+            .build();
+        let page = world.mmap(1).start;
+        fault(&world, A, page);
+        while world.space.thrashing_pages().is_empty() {
+            assert_eq!(fault(&world, other, page), Resolved::Entered);
+            assert_eq!(fault(&world, A, page), Resolved::Entered);
+        }
+        let moved =
+            || world.space.snapshot().migrated_bytes.iter().map(|m| m.2 / PAGE_SIZE).sum::<u64>();
+        let (copies, delayed) = (moved(), throttled(&world));
+        assert_eq!(fault(&world, other, page), Resolved::Entered);
+        let is_remote = link && handles;
+        let info = world.space.inspect(page.start()).expect("mapped");
+        let at = world.node(if is_remote { A } else { other });
+        let mappers = if is_remote { 2 } else { 1 };
+        let what = format!("{other} link {link} handles {handles}: {info:?}");
+        assert_eq!(
+            (info.state, info.writable.len()),
+            (PageState::Exclusive(at), mappers),
+            "{what}"
+        );
+        assert_eq!(moved() - copies, u64::from(!is_remote), "{what}");
+        assert_eq!(throttled(&world) - delayed, u64::from(!is_remote), "{what}");
+        for who in [A, other] {
+            world.processors[who].add(word(page, 0), 1).expect("an add");
+        }
+        assert_eq!(world.processors[A].load(word(page, 0)), Ok(2), "{what}");
+        world.assert_sound(&what);
+        // After a second of quiet it moves again, once its mapping has gone.
+        world.clock.advance(Duration::from_millis(1_100));
+        world.space.evict(world.node(A), 1).expect("a node");
+        for who in [A, other] {
+            assert_eq!(fault(&world, who, page), Resolved::Entered);
+            let info = world.space.inspect(page.start()).expect("mapped");
+            assert_eq!(info.state, PageState::Exclusive(world.node(who)), "{what}");
+        }
+        world.assert_sound(&what);
+    }
 }

@@ -126,22 +126,33 @@ impl Workload {
         Self::new(format!("Zipf {exponent} over {factor}"), passes)
     }
 
-    /// Decoding with a language model: for each token, layer by layer, the weights and then the
-    /// layer's cache of what was said before, which gains a page a layer every eight tokens.
+    /// Decoding with a language model, all of it `factor` times what fits: for each token a page
+    /// of the embedding, and then layer by layer the weights, the layer's cache of what was said
+    /// before, which gains a page a layer every eight tokens, and the activations, which all
+    /// layers share.
     pub fn decode(frames: u64, factor: f64, nr_passes: usize) -> Self {
-        let nr_layers = 16;
-        let per_layer = times(frames, factor) / nr_layers;
+        const LAYERS: u64 = 16;
+        const ACTIVATIONS: u64 = 4;
+        let nr_embedding = frames / 16;
+        let nr_weights = times(frames, factor) - nr_embedding - ACTIVATIONS - LAYERS;
+        let per_layer = nr_weights / LAYERS;
+        let cache = LAYERS * per_layer;
+        let activations = cache + LAYERS * nr_passes as u64;
+        let embedding = activations + ACTIVATIONS;
+        let mut random = Random::new(17);
         let token = |token: usize| {
-            let cached = token as u64 / 8 + 1;
+            let nr_cached = token as u64 / 8 + 1;
             let layer = |layer: u64| {
                 let weights = layer * per_layer..(layer + 1) * per_layer;
-                let cache = ELSEWHERE + layer * 64..ELSEWHERE + layer * 64 + cached;
-                weights.chain(cache)
+                let first_cached = cache + layer * nr_passes as u64;
+                let used = weights.chain(first_cached..first_cached + nr_cached);
+                used.chain(activations..embedding)
             };
-            (0..nr_layers).flat_map(layer).collect()
+            let word = embedding + random.below(nr_embedding);
+            core::iter::once(word).chain((0..LAYERS).flat_map(layer)).collect()
         };
         let passes = (0..nr_passes).map(token).collect();
-        Self::new(format!("decode, weights {factor}"), passes)
+        Self::new(format!("decode {factor}"), passes)
     }
 }
 
@@ -161,6 +172,16 @@ mod tests {
         assert_eq!(two.passes[1][..2], [4, 1]);
         let changed = sweep.then(Workload::uniform(100, 2.0, 4));
         assert_eq!((changed.changes_at, changed.nr_pages()), (3, 200));
+    }
+
+    #[test]
+    fn decoding_uses_all_of_a_model_but_words_that_are_not_said() {
+        let decode = Workload::decode(1024, 1.5, 16);
+        let used: std::collections::HashSet<_> = decode.passes.iter().flatten().collect();
+        // The cache has 16 pages more at the end, and 48 of 64 pages of words or more are unused.
+        assert!((1470..=1504).contains(&used.len()), "{}", used.len());
+        let token = &decode.passes[0];
+        assert_eq!(token.len(), 1 + 16 * (90 + 1 + 4));
     }
 
     #[test]

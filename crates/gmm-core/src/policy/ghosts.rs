@@ -1,10 +1,21 @@
-//! Pages that have left, and when: a table in which each page has one place, and an older entry
-//! makes way for a newer. Nothing is allocated after it is made.
+//! Pages that have left, and when: a table in which each page has two places, and an entry makes
+//! way for a newer if both are taken. (With one place, a page would in each sweep lose it to the
+//! same other page.) Nothing is allocated after it is made.
 
 /// No page.
 const NONE: u32 = u32::MAX;
 
-/// What is remembered of pages that have left; each has a number below `u32::MAX`.
+/// Marks a page that was protected when it left.
+const PROTECTED: u32 = 1 << 31;
+
+/// When a page left, and what it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Ghost {
+    pub(super) left: u32,
+    pub(super) was_protected: bool,
+}
+
+/// What is remembered of pages that have left; each has a number below 2^31 - 1.
 pub(super) struct Ghosts(Vec<(u32, u32)>);
 
 impl Ghosts {
@@ -13,26 +24,40 @@ impl Ghosts {
         Self(vec![(NONE, 0); capacity.max(1) as usize])
     }
 
-    fn place(&self, page: u32) -> usize {
+    fn places(&self, page: u32) -> [usize; 2] {
         // Fibonacci hashing: neighbours fall far apart.
         let hash = page.wrapping_mul(0x9E37_79B9);
-        ((u64::from(hash) * self.0.len() as u64) >> 32) as usize
+        [hash, hash.rotate_left(16).wrapping_mul(0x85EB_CA6B)]
+            .map(|hash| ((u64::from(hash) * self.0.len() as u64) >> 32) as usize)
     }
 
-    /// The page left at `now`.
-    pub(super) fn insert(&mut self, page: u32, now: u32) {
-        let place = self.place(page);
-        self.0[place] = (page, now);
+    /// Where the page is.
+    fn find(&self, page: u32) -> Option<usize> {
+        let is_of_page = |&place: &usize| {
+            let found = self.0[place].0;
+            found != NONE && found & !PROTECTED == page
+        };
+        self.places(page).into_iter().find(is_of_page)
     }
 
-    /// The page is back: when it left, if that is still known.
-    pub(super) fn take(&mut self, page: u32) -> Option<u32> {
-        let place = self.place(page);
-        let (found, left) = self.0[place];
-        (found == page).then(|| {
-            self.0[place].0 = NONE;
-            left
-        })
+    /// The page left.
+    pub(super) fn insert(&mut self, page: u32, ghost: Ghost) {
+        let age = |place: usize| match self.0[place] {
+            (NONE, _) => u32::MAX,
+            (_, left) => ghost.left.wrapping_sub(left),
+        };
+        let [one, other] = self.places(page);
+        let older = if age(one) >= age(other) { one } else { other };
+        let place = self.find(page).unwrap_or(older);
+        let mark = if ghost.was_protected { PROTECTED } else { 0 };
+        self.0[place] = (page | mark, ghost.left);
+    }
+
+    /// The page is back: what is still known of its leaving.
+    pub(super) fn take(&mut self, page: u32) -> Option<Ghost> {
+        let place = self.find(page)?;
+        let (found, left) = core::mem::replace(&mut self.0[place], (NONE, 0));
+        Some(Ghost { left, was_protected: found & PROTECTED != 0 })
     }
 }
 
@@ -40,21 +65,31 @@ impl Ghosts {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_newest_of_a_place_is_known() {
-        let mut ghosts = Ghosts::with_capacity(1);
-        ghosts.insert(7, 1);
-        ghosts.insert(8, 2);
-        assert_eq!(ghosts.take(7), None, "its place was taken");
-        assert_eq!(ghosts.take(8), Some(2));
-        assert_eq!(ghosts.take(8), None, "it is back");
+    fn left(left: u32) -> Ghost {
+        Ghost { left, was_protected: left.is_multiple_of(2) }
     }
 
     #[test]
-    fn neighbours_have_places_of_their_own() {
+    fn the_newest_of_a_place_are_known() {
+        let mut ghosts = Ghosts::with_capacity(1);
+        ghosts.insert(7, left(1));
+        ghosts.insert(8, left(2));
+        assert_eq!(ghosts.take(7), None, "its place was taken");
+        assert_eq!(ghosts.take(8), Some(left(2)));
+        assert_eq!(ghosts.take(8), None, "it is back");
+        ghosts.insert(9, left(3));
+        ghosts.insert(9, left(4));
+        assert_eq!([ghosts.take(9), ghosts.take(9)], [Some(left(4)), None]);
+    }
+
+    #[test]
+    fn most_are_known_until_as_many_have_left_as_there_are_places() {
         let mut ghosts = Ghosts::with_capacity(1000);
-        (0..500).for_each(|page| ghosts.insert(page, page));
-        let kept = (0..500).filter(|&page| ghosts.take(page) == Some(page)).count();
-        assert!(kept >= 450, "{kept} of 500 pages in 1000 places");
+        (0..2000).for_each(|page| ghosts.insert(page, left(page)));
+        let mut known = |pages: core::ops::Range<u32>| {
+            pages.filter(|&page| ghosts.take(page) == Some(left(page))).count()
+        };
+        let (new, old) = (known(1500..2000), known(0..500));
+        assert!(new >= 450 && old <= 50, "{new} of the newest 500, {old} of the oldest");
     }
 }

@@ -8,8 +8,10 @@ mod fifo16;
 mod ghosts;
 mod lru;
 mod next_use;
+mod reuse;
 #[cfg(test)]
 mod testing;
+mod trials;
 
 pub use dip::Dip;
 pub use fifo16::Fifo16;

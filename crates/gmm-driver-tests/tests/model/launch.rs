@@ -62,12 +62,19 @@ impl Model {
         let Some(range) = self.run(page, nr_pages) else { return Ok(()) };
         let access = if write.is_some() { Access::Write } else { Access::Read };
         let Some(hold) = self.begin(who, range, access)? else { return Ok(()) };
+        self.use_all(who, range, write)?;
+        drop(hold);
+        Ok(())
+    }
+
+    /// Accesses to a word of each page in turn.
+    pub(super) fn use_all(&mut self, who: usize, range: PageRange, write: Option<u64>) -> Done {
+        let access = if write.is_some() { Access::Write } else { Access::Read };
         for page in range.pages() {
             let index = self.pages.keys().position(|&p| p == page).ok_or("a page of the model")?;
             let word = page.0 % FRAME_WORDS as u64;
             self.access(who, index, word, access, |old| write.unwrap_or(old))?;
         }
-        drop(hold);
         Ok(())
     }
 

@@ -24,7 +24,7 @@ pub(crate) fn steady() -> Vec<Workload> {
         Workload::two_sweeps(FRAMES, 0.5, 1.0, AFTER),
         Workload::two_sweeps(FRAMES, 0.3, 2.0, AFTER),
         Workload::two_sweeps(FRAMES, 1.0, 1.5, AFTER),
-        Workload::decode(FRAMES, 1.25, 2 * AFTER),
+        Workload::decode(FRAMES, 1.5, 2 * AFTER),
         Workload::uniform(FRAMES, 2.0, AFTER),
         Workload::zipf(FRAMES, 4.0, 1.0, AFTER),
         Workload::zipf(FRAMES, 4.0, 1.2, AFTER),
