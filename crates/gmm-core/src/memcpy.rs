@@ -425,7 +425,8 @@ impl Space {
         if let Some(held) = m.copies().find(|&c| goes(c) && self.known_node(c.node).is_held(c.nr)) {
             return Err(Hindrance::Held(page, held.node));
         }
-        self.check_mapping_can_go(l, m.mapped())?;
+        let comes_back = |p: &Processor| job.mappers.iter().any(|mapper| mapper.id == p.id);
+        self.check_mapping_can_go(l, m.mapped(), comes_back)?;
         if here.is_none() && !piece.is_page() {
             return Err(Hindrance::Absent);
         }
@@ -439,16 +440,23 @@ impl Space {
             return Err(Error::NotMapped { addr }.into());
         }
         let (clear, protect) = self.in_the_way(&l.m);
-        self.check_mapping_can_go(l, clear.union(protect))
+        self.check_mapping_can_go(l, clear.union(protect), |_| true)
     }
 
-    /// A launch without replayable faults, which holds the page, would miss its mapping.
-    fn check_mapping_can_go(&self, l: &Locked<'_>, mappers: ProcessorSet) -> Result<(), Hindrance> {
+    /// A launch that holds the page would miss its mapping: without replayable faults for the time
+    /// of the copy, else if it does not come back. And where frames move, the page may turn out to
+    /// have been discarded, which one that is held can't be.
+    fn check_mapping_can_go(
+        &self,
+        l: &Locked<'_>,
+        mappers: ProcessorSet,
+        comes_back: impl Fn(&Processor) -> bool,
+    ) -> Result<(), Hindrance> {
         let is_held = |c: &Frame| self.known_node(c.node).is_held(c.nr);
         let Some(held) = l.m.copies().find(is_held) else { return Ok(()) };
         let replays = |p: &Processor| p.capabilities.contains(Capabilities::REPLAYABLE_FAULTS);
         let mut mappers = mappers.iter().filter_map(|id| self.processor(id));
-        match mappers.all(|p| replays(&p)) {
+        match mappers.all(|p| replays(&p) && comes_back(&p) && !p.moves_frames()) {
             true => Ok(()),
             false => Err(Hindrance::Held(l.page, held.node)),
         }

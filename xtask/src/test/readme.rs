@@ -1,5 +1,6 @@
-//! The README is held to what it says: each command in it is run, and its program is a compiled
-//! example.
+//! The README and the guide to hints are held to what they say: each command in them is run, or, if
+//! it is about a process of the reader's, looked for in the command's own help; and the README's
+//! program is a compiled example.
 
 use std::fs;
 use std::time::Duration;
@@ -12,8 +13,14 @@ use crate::process::{self, Show};
 /// The example that is the README's program.
 const EXAMPLE: &str = "crates/gmm/examples/readme.rs";
 
+/// What is read for commands.
+const DOCUMENTS: [&str; 2] = ["README.md", "docs/hints.md"];
+
 /// A block whose commands are not to be run has this comment on a line before it, with a reason.
 const NOT_RUN: &str = "<!-- not run by CI:";
+
+/// Our own command, as sentences name it.
+const GMM: &str = "gmm ";
 
 /// Would run this step again.
 const OURSELVES: &str = "cargo xtask test";
@@ -48,24 +55,52 @@ pub(super) fn step(context: &Context) -> Result<Done> {
     let cargo = ["run", "--quiet", "--release", "--package", "gmm-memory", "--example", "readme"];
     run(context.workspace.cargo(&cargo)).context("the program in README.md")?;
 
+    context.workspace.build_release()?;
     let mut nr_run = 0;
-    for block in &blocks {
+    for document in DOCUMENTS {
+        let text = fs::read_to_string(root.join(document)).context(document)?;
+        nr_run += run_commands(context, &text).with_context(|| format!("in {document}"))?;
+    }
+    Ok(Done::ok(format!("the program and {nr_run} commands")))
+}
+
+/// Runs the commands of a text, or sees whether they exist; says how many.
+fn run_commands(context: &Context, text: &str) -> Result<u32> {
+    let mut nr_run = 0;
+    for block in &blocks(text) {
         for command in commands(block) {
             println!("$ {command}");
             if let Some(reason) = &block.not_run {
                 println!("  not run: {reason}");
+                continue;
             } else if command.starts_with(OURSELVES) {
                 println!("  not run: this is it");
+                continue;
+            } else if command.starts_with(GMM) {
+                find_in_help(context, &command).with_context(|| command.clone())?;
             } else {
                 let mut shell = context.workspace.command("bash");
                 shell.args(["-c", &command]);
-                run(shell).with_context(|| format!("in README.md: {command}"))?;
-                nr_run += 1;
+                run(shell).with_context(|| command.clone())?;
             }
+            nr_run += 1;
         }
     }
-    ensure!(nr_run > 0, "README.md shows no command that can be run");
-    Ok(Done::ok(format!("the program and {nr_run} commands")))
+    ensure!(nr_run > 0, "there is no command that can be run");
+    Ok(nr_run)
+}
+
+/// A command in a sentence: it exists, and knows these options.
+fn find_in_help(context: &Context, command: &str) -> Result<()> {
+    let words: Vec<_> = command.split_whitespace().skip(1).collect();
+    let is_name = |word: &&&str| word.chars().all(|c| c.is_ascii_lowercase());
+    let mut help = context.workspace.command(context.workspace.gmm());
+    help.args(words.iter().take_while(is_name)).arg("--help");
+    let done = process::run(&mut help, Show::Errors, LIMIT)?;
+    ensure!(done.success(), "there is no such command: {}", done.how());
+    let unknown = words.iter().find(|word| word.starts_with("--") && !done.stdout.contains(*word));
+    ensure!(unknown.is_none(), "its help does not name {}", unknown.unwrap_or(&""));
+    Ok(())
 }
 
 /// The program without the line that says to which text it belongs.
@@ -108,9 +143,9 @@ fn blocks(markdown: &str) -> Vec<Block> {
     blocks
 }
 
-/// Does this code in a sentence show a command with all that it takes to run it?
+/// Does this code in a sentence show a command?
 fn is_command(code: &str) -> bool {
-    code.starts_with("cargo ")
+    code.starts_with("cargo ") || code.starts_with(GMM)
 }
 
 /// The commands of a block: in `console` the lines after a prompt, in `sh` each line that is no
@@ -166,8 +201,8 @@ mod tests {
 
     #[test]
     fn a_command_in_a_sentence_is_one() {
-        let text = "Try `cargo run -- \"a b\"`, or `cargo` and `x.rs`: `cargo b`.\n";
-        assert_eq!(all_commands(text), ["cargo run -- \"a b\"", "cargo b"]);
+        let text = "Try `cargo run -- \"a b\"`, or `cargo`, `gmm.x()` and `x.rs`: `gmm ps --b`.\n";
+        assert_eq!(all_commands(text), ["cargo run -- \"a b\"", "gmm ps --b"]);
         let text = format!("{NOT_RUN} needs root -->\n`cargo a`\n`cargo b`\n");
         assert_eq!(blocks(&text)[0].not_run.as_deref(), Some("needs root"));
         assert_eq!(blocks(&text)[1].not_run, None);

@@ -38,7 +38,11 @@ pub(super) const STEPS: [Step; 17] = [
     Step { name: "doctor", what: "gmm doctor runs and its JSON is whole", run: doctor },
     Step { name: "demo", what: "the language model against its reference", run: reference::step },
     Step { name: "bench", what: "gmm bench runs and its JSON is whole", run: bench::step },
-    Step { name: "readme", what: "the README's commands and program", run: readme::step },
+    Step {
+        name: "readme",
+        what: "the commands and the program of README and hints",
+        run: readme::step,
+    },
     Step { name: "tsan", what: "the thread sanitizer (ci/tsan.sh)", run: tsan },
     Step { name: "asan", what: "the address sanitizer (ci/asan.sh)", run: asan },
 ];
