@@ -184,15 +184,15 @@ impl Dip {
     }
 }
 
-/// The fewest frames that the window keeps. Cores that fault at the same time need one each, and
-/// it grows if they do.
+/// The fewest frames that the window keeps. A core has several pages in use at a time, and each
+/// would leave for the next; it grows if two are not enough.
 fn smallest_window(capacity_frames: u32) -> u32 {
-    (capacity_frames / 256).clamp(1, 2)
+    (capacity_frames / 3).clamp(1, 2)
 }
 
-/// The most: 16 cores, or more in a large memory, but no large part of a small one.
+/// The most: for 16 cores, or more in a large memory, but no large part of a small one.
 fn largest_window(capacity_frames: u32) -> u32 {
-    (capacity_frames / 32).max(16).min(capacity_frames / 8).max(1)
+    (capacity_frames / 32).max(16).min(capacity_frames / 3).max(1)
 }
 
 impl Policy for Dip {
@@ -221,7 +221,7 @@ impl Policy for Dip {
         self.clock = self.clock.wrapping_add(1);
         // What the window grew by may not be needed any more. To see it costs a page that comes
         // back: 3% of all.
-        if self.clock.is_multiple_of((self.capacity() / 32).max(1)) {
+        if self.clock.is_multiple_of((self.capacity() / 32).max(16)) {
             self.window = (self.window - 1).max(smallest_window(self.capacity()));
         }
         if self.clock.is_multiple_of(self.capacity()) {
