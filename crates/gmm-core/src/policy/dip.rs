@@ -380,6 +380,17 @@ mod tests {
     }
 
     #[test]
+    fn in_a_memory_of_a_dozen_frames_pages_stay_as_long_as_they_are_in_use() {
+        let mut frames = frames(12);
+        // Four pages are in use at a time.
+        let steps = || (3..40).flat_map(|page: u64| page - 3..=page);
+        let moved: Vec<_> = (0..8).map(|_| frames.pass(steps())).collect();
+        check(&frames);
+        let late = moved[3..].iter().sum::<usize>() / 5;
+        assert!((28..=36).contains(&late), "{moved:?}: lru moves 40, the optimum is 28");
+    }
+
+    #[test]
     fn what_was_prefetched_is_not_the_victim_of_the_same_prefetch() {
         let mut frames = frames(256);
         for _ in 0..4 {
