@@ -15,6 +15,7 @@
 //! # Failure
 //! A page whose copy or mapping fails keeps what it had; the others of its batch go on.
 
+use core::ops::Range;
 use std::sync::Arc;
 
 use crate::batch::Records;
@@ -27,6 +28,7 @@ use crate::fault::Cause;
 use crate::node::{Node, TransitFrame};
 use crate::space::Space;
 use crate::stats::Event;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::trace::{Begun, TraceEvent};
 use crate::transfer::{direct, give_up};
 use crate::{
@@ -41,6 +43,36 @@ pub(crate) const BATCH: usize = 16;
 /// The most entries that a flight holds: the pages that arrive, and those their bytes come from,
 /// of which each adjoining two may share one.
 pub(crate) const MAX_LOCKED: usize = 2 * BATCH + 1;
+
+/// How many threads are expected to share work at most, for the size of their shares.
+const SHARERS: u64 = 4;
+
+/// Work that several threads take shares of: large ones first and ever smaller ones, so that all
+/// end at about the same time (guided self-scheduling, Polychronopoulos and Kuck 1987).
+#[derive(Debug)]
+pub(crate) struct Shares {
+    len: u64,
+    most: u64,
+    taken: AtomicU64,
+}
+
+impl Shares {
+    /// Of `len` pages on their way to a node with so many frames.
+    pub(crate) fn new(len: u64, capacity: u32) -> Self {
+        // Several threads with two batches each leave faults some frames.
+        let most = u64::from(capacity / 16).clamp(1, BATCH as u64);
+        Self { len, most, taken: AtomicU64::new(0) }
+    }
+
+    /// The next share.
+    pub(crate) fn take(&self) -> Option<Range<u64>> {
+        let share = |taken: u64| ((self.len - taken) / (2 * SHARERS)).clamp(1, self.most);
+        let more = |taken| (taken < self.len).then(|| taken + share(taken));
+        let order = Ordering::SeqCst;
+        let taken = self.taken.fetch_update(order, order, more).ok()?;
+        Some(taken..taken + share(taken))
+    }
+}
 
 pub(crate) type Pages<'a> = Batch<Locked<'a>, MAX_LOCKED>;
 
@@ -535,5 +567,28 @@ fn outcome(result: Result<(), Partial>, len: usize) -> (usize, Option<DriverErro
     match result {
         Ok(()) => (len, None),
         Err(Partial { done, error }) => (done.min(len), Some(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_cover_all_once_and_get_smaller() {
+        for (len, capacity) in [(0, 64), (1, 1), (7, 1024), (128, 1024), (1000, 100), (1000, 3)] {
+            let shares = Shares::new(len, capacity);
+            let all: Vec<_> = core::iter::from_fn(|| shares.take()).collect();
+            let mut next = 0;
+            for share in &all {
+                assert_eq!(share.start, next);
+                next = share.end;
+            }
+            assert_eq!(next, len);
+            let sizes: Vec<u64> = all.iter().map(|share| share.end - share.start).collect();
+            assert!(sizes.iter().all(|&n| (1..=BATCH as u64).contains(&n)), "{sizes:?}");
+            assert!(sizes.windows(2).all(|w| w[0] >= w[1]), "{sizes:?}");
+            assert!(sizes.iter().rev().take(4).all(|&n| n == 1), "{sizes:?}");
+        }
     }
 }

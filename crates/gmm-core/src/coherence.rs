@@ -253,7 +253,8 @@ impl Space {
     ) -> Option<NodeId> {
         // Other nodes may keep what they hold if nobody writes and nobody is about to.
         let breaks = exclusive || !m.writable().is_empty();
-        let takes = |p: &Processor| p.moves_frames() && !m.has_replica();
+        // A replica is in nobody's way but a writer's.
+        let takes = |p: &Processor| p.moves_frames() && (exclusive || !m.has_replica());
         let must_go = |p: &Processor| match (p.node == node, reader) {
             // On its own node the mapping of a neighbour has to go where frames move,
             (true, Some(r)) => p.id != r.id && (takes(p) || r.takes_frames_of(node)),

@@ -170,6 +170,19 @@ pub enum Error {
         /// How many more were to be.
         asked: u64,
     },
+    /// A launch, or someone else, is to hold more pages than a node has frames.
+    #[error(
+        "{asked} pages can't be held on node {node} at a time: it has {capacity} frames; use less \
+         in one launch"
+    )]
+    HoldTooLarge {
+        /// The node.
+        node: NodeId,
+        /// How many frames it has in all.
+        capacity: u32,
+        /// How many pages were to be held.
+        asked: u64,
+    },
     /// A page that should be pinned and is not.
     #[error(
         "the page at {addr} is not pinned on node {node}; only what was pinned can be unpinned"

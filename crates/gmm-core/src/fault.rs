@@ -297,7 +297,7 @@ impl Space {
             Some(frame) => self.map_resident(m, want, plan, frame)?,
             None => self.bring(m, want, plan, spare)?,
         };
-        self.note_arrival(want, taken);
+        self.note_arrival(want, plan, taken);
         if want.cause == Cause::Hold {
             let frame = m.copy_on(at).expect("the page was brought here");
             plan.node.hold(frame.nr);

@@ -7,8 +7,9 @@
 //! window whose first page nobody touches is the last of its run, and makes those of other runs
 //! shorter.
 //!
-//! The pages are brought by [`Space::look_ahead`], on a thread that is not serving a fault. It takes
-//! frames that are free; it never evicts, imports or waits, and what fails is left to the fault.
+//! The pages are brought by [`Space::look_ahead`], one a call, on a thread that looks for faults
+//! between them. It takes frames that are free; it never evicts, imports or waits, and what fails is
+//! left to the fault.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -88,13 +89,15 @@ enum Fit {
     Next(i64),
 }
 
-/// Pages to bring.
+/// A page to bring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Plan {
+struct Ahead {
+    page: PageNr,
     stream: usize,
     direction: i64,
-    start: i64,
-    nr_pages: u32,
+    at: i64,
+    /// The first of its window, which stays unmapped, so that its use is heard of.
+    is_first: bool,
     writes: bool,
 }
 
@@ -121,22 +124,26 @@ impl Streams {
         })
     }
 
-    /// The next plan, for the one thread that is at work; `None` ends that.
-    fn next_plan(&self, begin: bool) -> Option<Plan> {
+    /// The next page, for the one thread that is at work from here to [`Streams::end`].
+    fn begin(&self) -> Option<Ahead> {
         let mut state = self.state.lock();
-        if begin && state.at_work {
+        if state.at_work {
             return None;
         }
-        let plan = state.take_plan();
-        state.at_work = plan.is_some();
-        if plan.is_none() {
+        let ahead = state.take_page();
+        state.at_work = ahead.is_some();
+        if ahead.is_none() {
             self.planned.store(false, Ordering::Release);
         }
-        plan
+        ahead
     }
 
-    fn brought(&self, plan: Plan, nr_pages: u32) {
-        self.state.lock().brought(plan, nr_pages);
+    fn end(&self, ahead: Ahead, brought: bool) {
+        let mut state = self.state.lock();
+        state.at_work = false;
+        if !brought {
+            state.give_up(ahead);
+        }
     }
 }
 
@@ -170,20 +177,29 @@ impl State {
         false
     }
 
-    fn take_plan(&mut self) -> Option<Plan> {
-        let stream = self.streams.iter().position(|s| s.planned > 0)?;
-        let s = &mut self.streams[stream];
-        let nr_pages = core::mem::take(&mut s.planned);
-        let start = s.ahead - i64::from(nr_pages);
-        Some(Plan { stream, direction: s.direction, start, nr_pages, writes: s.writes })
+    fn take_page(&mut self) -> Option<Ahead> {
+        loop {
+            let stream = self.streams.iter().position(|s| s.planned > 0)?;
+            let s = &mut self.streams[stream];
+            let (direction, at) = (s.direction, s.ahead - i64::from(s.planned));
+            s.planned -= 1;
+            match u64::try_from(at * direction) {
+                Ok(page) => {
+                    let (page, is_first, writes) = (PageNr(page), at == s.next, s.writes);
+                    return Some(Ahead { page, stream, direction, at, is_first, writes });
+                }
+                // There is no page below 0.
+                Err(_) => s.planned = 0,
+            }
+        }
     }
 
-    /// Of a plan only the first pages could be brought: the run's next fault is further back.
-    fn brought(&mut self, plan: Plan, nr_pages: u32) {
-        let s = &mut self.streams[plan.stream];
-        let is_same = s.direction == plan.direction && s.planned == 0;
-        if is_same && s.ahead == plan.start + i64::from(plan.nr_pages) {
-            s.ahead = plan.start + i64::from(nr_pages);
+    /// The page could not be had, so the others after it aren't brought either: the run's next fault
+    /// is there.
+    fn give_up(&mut self, ahead: Ahead) {
+        let s = &mut self.streams[ahead.stream];
+        if s.direction == ahead.direction && s.ahead - i64::from(s.planned) == ahead.at + 1 {
+            (s.ahead, s.planned) = (ahead.at, 0);
             s.next = s.next.min(s.ahead);
         }
     }
@@ -241,14 +257,6 @@ impl Expected {
     }
 }
 
-impl Plan {
-    fn pages(self) -> impl Iterator<Item = PageNr> {
-        let positions = (0..i64::from(self.nr_pages)).map(move |i| self.start + i);
-        // No page is below the window of addresses, let alone below 0.
-        positions.map_while(move |at| u64::try_from(at * self.direction).ok().map(PageNr))
-    }
-}
-
 impl Space {
     /// The pages that were brought ahead to `node`.
     pub(crate) fn expected_on(&self, node: &Node) -> Expected {
@@ -262,29 +270,21 @@ impl Space {
         Expected { by, now }
     }
 
-    /// Brings pages that the processor is about to fault on, if its faults so far say so. Called
-    /// by a driver after [`Space::fault`] has returned and the access was let go on, by a thread
-    /// that others can stand in for. Returns at once if there is nothing to bring, or another
-    /// thread is at it. Does not allocate.
-    pub fn look_ahead(&self, processor: &Processor) {
+    /// Brings a page that the processor is about to fault on, if its faults so far say so; `false`
+    /// if there is none, or another thread is at it. Before it begins `announce` is told which.
+    /// Called by a driver when it has no fault to serve, again and again until there is nothing to
+    /// do; a fault on the announced page need not be served before this returns. Does not allocate.
+    pub fn look_ahead(&self, processor: &Processor, announce: impl FnOnce(PageNr)) -> bool {
         let streams = &processor.streams;
         if !streams.planned.load(Ordering::Acquire) {
-            return;
+            return false;
         }
-        let mut next = streams.next_plan(true);
-        while let Some(plan) = next {
-            let mut nr_brought = 0;
-            for (i, page) in plan.pages().enumerate() {
-                // The first stays unmapped, so that its use is heard of.
-                let mapper = (i > 0).then_some(processor);
-                if self.bring_ahead(processor, page, mapper, plan.writes).is_none() {
-                    break;
-                }
-                nr_brought += 1;
-            }
-            streams.brought(plan, nr_brought);
-            next = streams.next_plan(false);
-        }
+        let Some(ahead) = streams.begin() else { return false };
+        announce(ahead.page);
+        let mapper = (!ahead.is_first).then_some(processor);
+        let brought = self.bring_ahead(processor, ahead.page, mapper, ahead.writes);
+        streams.end(ahead, brought.is_some());
+        true
     }
 
     /// Brings one page; `None` if it can't be had cheaply, and then neither are those after it.
@@ -348,11 +348,7 @@ mod tests {
         for &page in faults {
             state.note(page, false, 8, || Duration::ZERO);
         }
-        let mut pages = Vec::new();
-        while let Some(plan) = state.take_plan() {
-            pages.extend(plan.pages().map(|p| p.0));
-        }
-        pages
+        core::iter::from_fn(|| state.take_page()).map(|ahead| ahead.page.0).collect()
     }
 
     fn list(range: core::ops::Range<u64>) -> Vec<u64> {
@@ -427,17 +423,40 @@ mod tests {
     #[test]
     fn what_could_not_be_brought_is_where_the_run_goes_on() {
         let mut state = State::default();
-        for page in [100, 101, 102, 103] {
+        for page in [100, 101, 102] {
             after(&mut state, &[page]);
         }
-        // 105 .. 109 were planned, two of them brought.
-        let plan = Plan { stream: 0, direction: 1, start: 105, nr_pages: 4, writes: false };
-        state.brought(plan, 2);
-        assert_eq!(after(&mut state, &[107]), list(108..116));
+        // 105 .. 109 are planned, two of them brought.
+        state.note(103, false, 8, || Duration::ZERO);
+        let ahead: Vec<_> = (0..3).map(|_| state.take_page().unwrap()).collect();
+        assert_eq!(
+            ahead.iter().map(|a| (a.page.0, a.is_first)).collect::<Vec<_>>(),
+            [(105, true), (106, false), (107, false)]
+        );
+        state.give_up(ahead[2]);
+        assert_eq!(state.take_page(), None);
         // None: the first page of the window faults in full.
-        let plan = Plan { start: 108, nr_pages: 8, ..plan };
-        state.brought(plan, 0);
+        state.note(107, false, 8, || Duration::ZERO);
+        let first = state.take_page().unwrap();
+        assert_eq!((first.page.0, first.is_first), (108, true));
+        state.give_up(first);
         assert_eq!(after(&mut state, &[108]), list(109..117));
+    }
+
+    #[test]
+    fn one_thread_is_at_work_at_a_time() {
+        let streams = Streams::default();
+        for page in [100, 101, 102] {
+            streams.note(PageNr(page), Access::Read, 8, || Duration::ZERO);
+        }
+        let first = streams.begin().unwrap();
+        assert_eq!(streams.begin(), None);
+        streams.end(first, true);
+        let second = streams.begin().unwrap();
+        assert_eq!((first.page, second.page), (PageNr(103), PageNr(104)));
+        streams.end(second, true);
+        assert_eq!(streams.begin(), None);
+        assert!(!streams.planned.load(Ordering::Acquire));
     }
 
     #[test]

@@ -15,14 +15,14 @@
 use core::ops::Range;
 use std::sync::Arc;
 
-use crate::bulk::{Aim, BATCH, Bytes, Copy, Flight, Locked, To};
+use crate::bulk::{Aim, BATCH, Bytes, Copy, Flight, Locked, Shares, To};
 use crate::driver::{Access, Capabilities, DriverError, Protection};
 use crate::entry::{Entry, EntryGuard, Mapping};
 use crate::fault::{Cause, MAX_TRIES, Want};
 use crate::node::TransitFrame;
 use crate::remap::RemapCause;
 use crate::space::Space;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Deadline, RwLock};
 use crate::{
     Batch, Error, Frame, FrameNr, HostAddr, NodeId, PAGE_SIZE, PageNr, PageRange, Processor,
@@ -39,9 +39,7 @@ pub struct Memcpy {
     src_is_unified: bool,
     node: NodeId,
     mappers: Vec<Arc<Processor>>,
-    nr_pieces: u64,
-    batch: u64,
-    taken: AtomicU64,
+    shares: Shares,
     is_stopped: AtomicBool,
     failed: RwLock<Option<Error>>,
 }
@@ -97,8 +95,8 @@ enum Hindrance {
     Bounce,
     /// The page is to be brought first.
     Absent,
-    /// A launch holds a page on that node.
-    Held(NodeId),
+    /// A launch holds that page, on that node.
+    Held(PageNr, NodeId),
     Error(Error),
 }
 
@@ -199,8 +197,7 @@ impl Memcpy {
         if self.is_stopped.load(Ordering::SeqCst) {
             return None;
         }
-        let first = self.taken.fetch_add(self.batch, Ordering::SeqCst);
-        (first < self.nr_pieces).then(|| first..(first + self.batch).min(self.nr_pieces))
+        self.shares.take()
     }
 
     /// The end whose pages cut the copy into pieces.
@@ -279,9 +276,7 @@ impl Space {
             src_is_unified: src_range.is_some(),
             node,
             mappers,
-            nr_pieces,
-            batch: u64::from(target.capacity() / 16).clamp(1, BATCH as u64),
-            taken: AtomicU64::new(0),
+            shares: Shares::new(nr_pieces, target.capacity()),
             is_stopped: AtomicBool::new(false),
             failed: RwLock::new(None),
         })
@@ -428,9 +423,9 @@ impl Space {
         let here = m.copy_on(job.node);
         let goes = |copy: Frame| Some(copy) != here;
         if let Some(held) = m.copies().find(|&c| goes(c) && self.known_node(c.node).is_held(c.nr)) {
-            return Err(Hindrance::Held(held.node));
+            return Err(Hindrance::Held(page, held.node));
         }
-        self.check_mapping_can_go(m, m.mapped())?;
+        self.check_mapping_can_go(l, m.mapped())?;
         if here.is_none() && !piece.is_page() {
             return Err(Hindrance::Absent);
         }
@@ -444,18 +439,18 @@ impl Space {
             return Err(Error::NotMapped { addr }.into());
         }
         let (clear, protect) = self.in_the_way(&l.m);
-        self.check_mapping_can_go(&l.m, clear.union(protect))
+        self.check_mapping_can_go(l, clear.union(protect))
     }
 
     /// A launch without replayable faults, which holds the page, would miss its mapping.
-    fn check_mapping_can_go(&self, m: &Mapping, mappers: ProcessorSet) -> Result<(), Hindrance> {
+    fn check_mapping_can_go(&self, l: &Locked<'_>, mappers: ProcessorSet) -> Result<(), Hindrance> {
         let is_held = |c: &Frame| self.known_node(c.node).is_held(c.nr);
-        let Some(held) = m.copies().find(is_held) else { return Ok(()) };
+        let Some(held) = l.m.copies().find(is_held) else { return Ok(()) };
         let replays = |p: &Processor| p.capabilities.contains(Capabilities::REPLAYABLE_FAULTS);
         let mut mappers = mappers.iter().filter_map(|id| self.processor(id));
         match mappers.all(|p| replays(&p)) {
             true => Ok(()),
-            false => Err(Hindrance::Held(held.node)),
+            false => Err(Hindrance::Held(l.page, held.node)),
         }
     }
 
@@ -602,14 +597,14 @@ impl Space {
             let helped = match hindrance {
                 Hindrance::Absent => self.bring_for_copy(job, piece),
                 Hindrance::Error(error) => Err(error),
-                Hindrance::Held(at) => {
+                Hindrance::Held(page, at) => {
                     let wait = || Deadline::after(&*self.clock, self.config.hold_wait);
                     let end = *held_until.get_or_insert_with(wait);
                     let holder = self.known_node(at);
                     holder.wait(holder.changes(), self.soon(), &*self.clock);
                     match end.left(&*self.clock) {
                         Some(_) => Ok(()),
-                        None => Err(Error::PageHeld { addr: piece.dst.page().start(), node: at }),
+                        None => Err(Error::PageHeld { addr: page.start(), node: at }),
                     }
                 }
                 _ => helped.map_err(Error::from),

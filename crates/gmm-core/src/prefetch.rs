@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use crate::bulk::{Aim, BATCH, Bytes, Copy, Flight, Locked, To};
+use crate::bulk::{Aim, BATCH, Bytes, Copy, Flight, Locked, Shares, To};
 use crate::driver::{Access, DriverError};
 use crate::entry::{MAX_COPIES, Mapping};
 use crate::fault::{Cause, Want};
@@ -55,9 +55,7 @@ pub struct Prefetch {
     mappers: Vec<Arc<Processor>>,
     /// Pages are to have no copy elsewhere: a mapper can't be told of a later write.
     exclusive: bool,
-    batch: u64,
-    /// How many pages have been taken by a thread.
-    taken: AtomicU64,
+    shares: Shares,
     /// How many frames it may still take,
     allowance: AtomicI64,
     /// and could when it began.
@@ -126,9 +124,9 @@ impl Prefetch {
         if self.is_stopped.load(Ordering::SeqCst) {
             return None;
         }
-        let taken = self.taken.fetch_add(self.batch, Ordering::SeqCst);
-        let left = self.range.nr_pages.checked_sub(taken).filter(|&left| left > 0)?;
-        Some(PageRange { start: self.range.start.plus(taken), nr_pages: left.min(self.batch) })
+        let share = self.shares.take()?;
+        let nr_pages = share.end - share.start;
+        Some(PageRange { start: self.range.start.plus(share.start), nr_pages })
     }
 }
 
@@ -172,9 +170,7 @@ impl Space {
             node,
             exclusive: mappers.iter().any(|p| !p.maps_read_only()),
             mappers,
-            // Several threads with two batches each leave faults some frames.
-            batch: u64::from(target.capacity() / 16).clamp(1, BATCH as u64),
-            taken: AtomicU64::new(0),
+            shares: Shares::new(range.nr_pages, target.capacity()),
             allowance: AtomicI64::new(first_allowance),
             first_allowance,
             brought: AtomicU64::new(0),

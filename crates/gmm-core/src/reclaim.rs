@@ -311,16 +311,21 @@ impl Space {
         let eighth = (node.capacity() / 8).max(1);
         let wanted = self.config.evict_batch.min(node.eviction_batch()).max(1);
         let limit = eighth.min(wanted).min(MAX_VICTIMS as u32).min(most) as usize;
-        let expected = self.expected_on(node);
         let mut victims = Batch::new();
-        for &offer in node.victims::<MAX_CANDIDATES>(node.id == HOST).iter() {
-            if victims.len() == limit || outlook.host_full {
+        let offers = node.victims::<MAX_CANDIDATES>(node.id == HOST);
+        // Pages that are about to be used go if there are no others.
+        let expected = self.expected_on(node);
+        let is_expected = |offer: &&Offer| expected.contains(offer.page);
+        let others = offers.iter().filter(|offer| !is_expected(offer));
+        for &offer in others.chain(offers.iter().filter(is_expected)) {
+            let is_enough = victims.len() == limit || outlook.host_full;
+            if is_enough || !victims.is_empty() && expected.contains(offer.page) {
                 break;
             }
             if outlook.spared.is_some_and(|range| range.contains(offer.page)) {
                 continue;
             }
-            let entry = self.table.get(offer.page).filter(|_| !expected.contains(offer.page));
+            let entry = self.table.get(offer.page);
             let Some(entry) = entry.and_then(|entry| entry.try_lock()) else {
                 outlook.busy = true;
                 continue;

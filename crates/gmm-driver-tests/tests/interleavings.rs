@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use gmm_core::driver::{Access, Capabilities};
-use gmm_core::{Attribute, Error, NodeId, PAGE_SIZE, PageRange, Stop};
+use gmm_core::{Attribute, Error, NodeId, PAGE_SIZE, PageRange, Stop, Stopped, VirtAddr};
 use gmm_driver_tests::array::{AccessError, Completion, DeviceOptions};
 use gmm_driver_tests::{World, word};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
@@ -332,6 +332,133 @@ fn prefetch_against_fault() {
         assert!(prefetch.join().expect("the prefetch").is_ok());
         expect_count(&world, range, 0, 1);
         expect_count(&world, range, 1, 1);
+    });
+}
+
+/// Whoever faults on a page that a prefetch is bringing waits for it: each page is copied once.
+#[test]
+fn faults_join_a_prefetch() {
+    explore(|| {
+        let world = world(4);
+        let range = world.mmap(2);
+        for page in range.pages() {
+            world.cpu().store(word(page, 7), 7).expect("a store");
+        }
+        let node = world.node(A1);
+        let prefetch =
+            spawn(&world, move |w| w.space.prefetch(range.start.start(), 2 * PAGE_SIZE, node));
+        join(vec![adder(&world, A1, range, 0), adder(&world, A2, range, 1)]);
+        let came = prefetch.join().expect("the prefetch").expect("room for two");
+        assert_eq!((came.brought + came.resident, came.left), (2, 0));
+        let moved = world.space.snapshot().migrated_bytes;
+        let to_a = moved.iter().find(|m| (m.0, m.1) == (NodeId::HOST, node)).map(|m| m.2);
+        assert_eq!(to_a, Some(2 * PAGE_SIZE), "a page was copied twice, or not at all");
+        expect_count(&world, range, 0, 1);
+        expect_count(&world, range, 1, 1);
+    });
+}
+
+/// An unmapping ends a prefetch of its pages, wherever its two workers are, and leaves no frame.
+#[test]
+fn unmap_cancels_a_prefetch() {
+    explore(|| {
+        let world = world(4);
+        let range = world.mmap(3);
+        for page in range.pages() {
+            world.cpu().store(word(page, 7), 7).expect("a store");
+        }
+        let (addr, node) = (range.start.start(), world.node(A1));
+        let job = world.space.begin_prefetch(addr, range.len_bytes(), node).expect("mapped");
+        let job = Arc::new(job);
+        let workers = [0, 1].map(|_| {
+            let job = job.clone();
+            spawn(&world, move |w| w.space.work_on(&job))
+        });
+        let unmap = spawn(&world, move |w| w.space.munmap(addr, range.len_bytes()));
+        assert_eq!(unmap.join().expect("the unmap"), Ok(()));
+        join(workers.into());
+        let came = job.outcome().expect("no page failed");
+        let is_whole = came.left == 0 && came.stopped.is_none();
+        assert!(is_whole || came.stopped == Some(Stopped::Cancelled), "{came:?}");
+        assert_eq!(resident(&world), 0, "frames of pages that are gone");
+        world.assert_sound("after munmap");
+    });
+}
+
+/// A copy of part of a page, beside processors that count in other words of both pages.
+#[test]
+fn memcpy_against_faults() {
+    for node in [0, 1] {
+        explore(move || {
+            let world = world(4);
+            let range = world.mmap(2);
+            let [src, dst] = [range.start, range.start.plus(1)];
+            world.cpu().store(word(src, 0), 5).expect("a store");
+            world.processors[B].store(word(dst, 0), 6).expect("a store");
+            let copy =
+                spawn(&world, move |w| w.space.memcpy(dst.start(), src.start(), 16, NodeId(node)));
+            // The last word of each, which is not copied.
+            let add = |who: usize, page| {
+                spawn(&world, move |w| w.processors[who].add(word(page, 7), 1).map(drop))
+            };
+            let all = join(vec![add(A1, src), add(A2, dst), add(CPU, dst), add(B, src)]);
+            assert!(all.iter().all(Result::is_ok), "{all:?}");
+            assert_eq!(copy.join().expect("the copy"), Ok(()));
+            for (page, counted) in [(src, 2), (dst, 2)] {
+                assert_eq!(world.cpu().load(word(page, 0)), Ok(5));
+                assert_eq!(world.cpu().load(word(page, 7)), Ok(counted), "{page:?}");
+            }
+            world.assert_sound("after a copy");
+        });
+    }
+}
+
+/// A page is copied whole, to a new frame, while others read it and the one it comes from.
+#[test]
+fn memcpy_of_a_page_against_readers() {
+    explore(|| {
+        let world = world(2);
+        let range = world.mmap(2);
+        let [src, dst] = [range.start, range.start.plus(1)];
+        world.cpu().store(word(src, 0), 5).expect("a store");
+        world.processors[B].store(word(dst, 0), 6).expect("a store");
+        let node = world.node(A1);
+        let copy =
+            spawn(&world, move |w| w.space.memcpy(dst.start(), src.start(), PAGE_SIZE, node));
+        let load = |who: usize, page| {
+            spawn(&world, move |w| w.processors[who].load(word(page, 0)).expect("a load"))
+        };
+        let [from_src, one, other] = [load(A1, src), load(A2, dst), load(CPU, dst)];
+        assert_eq!(from_src.join().expect("the reader"), 5);
+        for reader in [one, other] {
+            let seen = reader.join().expect("the reader");
+            assert!([5, 6].contains(&seen), "{seen}");
+        }
+        assert_eq!(copy.join().expect("the copy"), Ok(()));
+        assert_eq!(world.processors[B].load(word(dst, 0)), Ok(5));
+        world.assert_sound("after a copy");
+    });
+}
+
+/// Two copies that cross, each the source of the other, end.
+#[test]
+fn copies_that_cross() {
+    explore(|| {
+        let world = world(2);
+        let range = world.mmap(2);
+        let [one, two] = [range.start.start(), range.start.plus(1).start()];
+        world.cpu().store(word(range.start, 0), 5).expect("a store");
+        let half = PAGE_SIZE / 2;
+        let (a, b) = (world.node(A1), world.node(B));
+        // The first halves one way, the second halves the other.
+        let there = spawn(&world, move |w| w.space.memcpy(two, one, half, a));
+        let back = spawn(&world, move |w| {
+            w.space.memcpy(VirtAddr(one.0 + half), VirtAddr(two.0 + half), half, b)
+        });
+        assert_eq!(there.join().expect("the copy"), Ok(()));
+        assert_eq!(back.join().expect("the copy"), Ok(()));
+        assert_eq!(world.cpu().load(word(range.start.plus(1), 0)), Ok(5));
+        world.assert_sound("after two copies");
     });
 }
 

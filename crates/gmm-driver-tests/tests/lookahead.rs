@@ -24,7 +24,7 @@ fn written(world: &World, nr_pages: u64) -> PageRange {
     let range = world.mmap(nr_pages);
     for page in range.pages() {
         world.cpu().store(word(page, 0), page.0).expect("a store");
-        world.space.look_ahead(&world.cpu().processor);
+        while world.space.look_ahead(&world.cpu().processor, |_| {}) {}
     }
     let node = world.node(A);
     if u64::from(stats(world).free_frames) < nr_pages {
@@ -43,7 +43,7 @@ fn stats(world: &World) -> NodeStats {
 fn read(world: &World, who: usize, range: PageRange, nth: u64) {
     let page = range.start.plus(nth);
     assert_eq!(world.processors[who].load(word(page, 0)), Ok(page.0));
-    world.space.look_ahead(&world.processors[who].processor);
+    while world.space.look_ahead(&world.processors[who].processor, |_| {}) {}
     world.assert_sound(nth);
 }
 
@@ -90,7 +90,7 @@ fn pages_of_a_run_of_writes_come_for_writing() {
     let before = stats(&world).faults;
     for page in range.pages() {
         world.processors[A].store(word(page, 1), 1).expect("a store");
-        world.space.look_ahead(&world.processors[A].processor);
+        while world.space.look_ahead(&world.processors[A].processor, |_| {}) {}
     }
     assert_eq!(stats(&world).faults - before, 6, "0, 1, 2, 3, 5, 9");
     assert!((0..16).all(|nth| state(&world, range, nth) == PageState::Exclusive(world.node(A))));
@@ -131,7 +131,7 @@ fn what_it_leaves_alone() {
     let fresh = world.mmap(8);
     for nth in 0..4 {
         world.processors[A].store(word(fresh.start.plus(nth), 0), 1).expect("a store");
-        world.space.look_ahead(&world.processors[A].processor);
+        while world.space.look_ahead(&world.processors[A].processor, |_| {}) {}
     }
     assert!((4..8).all(|nth| state(&world, fresh, nth) == PageState::Empty));
     // A page that a launch holds on the CPU ends the window, and so does the end of the region.
@@ -150,7 +150,7 @@ fn what_it_leaves_alone() {
         .expect("protect");
     for nth in 0..4 {
         world.processors[A].store(word(protected.start.plus(nth), 0), 1).expect("a store");
-        world.space.look_ahead(&world.processors[A].processor);
+        while world.space.look_ahead(&world.processors[A].processor, |_| {}) {}
     }
     assert!(
         (4..8).all(|nth| state(&world, protected, nth) == PageState::Exclusive(world.node(CPU)))
@@ -187,7 +187,7 @@ fn a_failure_is_left_to_the_fault() {
                         times: 1,
                         failure,
                     }));
-                    world.space.look_ahead(&world.processors[A].processor);
+                    while world.space.look_ahead(&world.processors[A].processor, |_| {}) {}
                     world.machine.inject(None);
                     world.assert_sound((call, first, failure, nth));
                 }

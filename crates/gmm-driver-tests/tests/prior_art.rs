@@ -406,15 +406,19 @@ fn prefetch_does_not_outlive_its_region_or_space() {
 #[test]
 fn a_hold_that_fails_half_way_holds_nothing() {
     let world = world();
-    let range = world.mmap(3);
+    let (range, other) = (world.mmap(2), world.mmap(1));
     let processor = world.processors[B].processor.clone();
-    let held = world.space.hold(&processor, &[range], Access::Write);
-    match held.err() {
+    let held = world.space.hold(&processor, &[other], Access::Write).expect("a frame");
+    match world.space.hold(&processor, &[range], Access::Write).err() {
         Some(Error::OutOfMemory(why)) => assert_eq!((why.node, why.capacity), (world.node(B), 2)),
         other => panic!("three pages held on two frames: {other:?}"),
     }
+    assert_eq!(resident(&world), 2, "one that is held and one that came before it failed");
+    drop(held);
     assert!(world.space.snapshot().nodes.iter().all(|n| n.pinned_frames == 0));
-    assert_eq!(world.space.munmap(range.start.start(), range.len_bytes()), Ok(()));
+    for range in [range, other] {
+        assert_eq!(world.space.munmap(range.start.start(), range.len_bytes()), Ok(()));
+    }
     assert_eq!(resident(&world), 0);
     world.assert_sound("after half a hold");
 }

@@ -68,7 +68,9 @@ struct Shared {
 pub(crate) struct Workers {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// How many threads work on one job at most.
     limit: usize,
+    cpus: usize,
     owner: u32,
 }
 
@@ -95,6 +97,7 @@ impl Workers {
             }),
             threads: Mutex::default(),
             limit: cpus.min(MAX_WORKERS),
+            cpus,
             owner: std::process::id(),
         }
     }
@@ -107,10 +110,11 @@ impl Workers {
         self.wait(ticket);
     }
 
-    /// Has the work done by other threads; by this one if none can be had. The caller has its
-    /// signals blocked, and new threads inherit that.
+    /// Has the work done by other threads; by this one if none can be had. They leave the caller a
+    /// processor, if there are several. The caller has its signals blocked, and new threads inherit
+    /// that.
     pub(crate) fn start(&self, work: Arc<dyn Work>) -> Ticket {
-        let ticket = self.give(work, self.limit);
+        let ticket = self.give(work, self.limit.min(self.cpus - 1).max(1));
         if self.shared.lock().nr_threads == 0 {
             self.shared.work_on(ticket);
         }

@@ -6,12 +6,13 @@ mod common;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::thread::JoinHandle;
 
 use common::child::in_child;
 use common::*;
 use gmm::control::protocol::{Command, Hello, Moved};
 use gmm::control::{self, Client};
-use gmm::{Gmm, Launch, Xpu};
+use gmm::{Gmm, Xpu};
 
 const PAGES: usize = 8;
 
@@ -30,7 +31,7 @@ fn assert_answers() {
 /// Pages that move all the time, and are counted in.
 struct Traffic {
     memory: Memory,
-    launch: Launch,
+    launches: JoinHandle<()>,
 }
 
 const ROUNDS: u64 = 40;
@@ -38,15 +39,20 @@ const ROUNDS: u64 = 40;
 impl Traffic {
     fn start(gmm: &Gmm, xpu: &Xpu) -> Self {
         let memory = mmap(gmm, PAGES);
-        let args = (memory.at(8), PAGES, PAGE, ROUNDS, 0_usize, 1_u64);
-        let launch = start(xpu, "count_pages", 2, args);
-        wait_until("it is at work", || xpu.context().counters().faults > 4);
-        Self { memory, launch }
+        let xpu = xpu.clone();
+        let launches = std::thread::spawn(move || {
+            for round in 0..ROUNDS {
+                let args = (memory.at(8), PAGES, PAGE, 1_u64, 0_usize, round);
+                run(&xpu, "count_pages", 2, args).unwrap();
+            }
+        });
+        wait_until("it is at work", || gmm.snapshot().nodes[1].evicted_pages > 4);
+        Self { memory, launches }
     }
 
     /// Every count is there.
     fn end(self, gmm: &Gmm) {
-        self.launch.wait().unwrap();
+        self.launches.join().unwrap();
         for page in 0..PAGES {
             let at = page * PAGE;
             assert_eq!([8, 16].map(|slot| self.memory.read_word(at + slot)), [ROUNDS, ROUNDS]);

@@ -20,6 +20,11 @@ fn story() -> (Gmm, Snapshot) {
     (gmm, snapshot)
 }
 
+/// Why pages came to the XPU.
+fn cause() -> &'static str {
+    if launches_hold() { "hold" } else { "fault" }
+}
+
 /// One sample of the text format.
 #[derive(Debug)]
 struct Sample {
@@ -141,7 +146,7 @@ fn the_text_says_what_the_snapshot_says() {
     assert_eq!(value("gmm_node_capacity_frames", &[("node", "1")]), 4);
     let written = [("processor", "0"), ("access", "write"), ("result", "zero_filled")];
     assert_eq!(value("gmm_processor_faults_total", &written), 6);
-    let moved = [("from", "0"), ("to", "1"), ("cause", "fault")];
+    let moved = [("from", "0"), ("to", "1"), ("cause", cause())];
     assert_eq!(value("gmm_moved_pages_total", &moved), 6);
     assert_eq!(value("gmm_moved_bytes_total", &moved), 6 * PAGE_SIZE);
     // The histogram is cumulative, and ends with all there are.
@@ -174,8 +179,8 @@ fn the_json_says_what_the_snapshot_says() {
     assert_eq!(node["fault_service"]["max_ns"], snapshot.nodes[1].fault_service.max_ns);
     assert_eq!(value["processors"][0]["writes"]["zero_filled"], 6);
     let moves = value["moves"].as_array().unwrap();
-    let faults = moves.iter().find(|m| m["cause"] == "fault").unwrap();
-    assert_eq!([&faults["from"], &faults["to"], &faults["pages"]], [0, 1, 6]);
+    let came = moves.iter().find(|m| m["cause"] == cause()).unwrap();
+    assert_eq!([&came["from"], &came["to"], &came["pages"]], [0, 1, 6]);
 
     let range = gmm.regions()[0].range;
     let start = core::ptr::without_provenance(range.start.start().0 as usize);
@@ -185,7 +190,7 @@ fn the_json_says_what_the_snapshot_says() {
     assert_eq!(runs.iter().map(|run| run["pages"].as_u64().unwrap()).sum::<u64>(), 6);
     let on_xpu = runs.iter().find(|run| run["copies"][0]["node"] == 1).unwrap();
     let copy = &on_xpu["copies"][0];
-    assert_eq!((&copy["cause"], &copy["processor"]), (&"fault".into(), &1.into()));
+    assert_eq!((&copy["cause"], &copy["processor"]), (&cause().into(), &1.into()));
     assert_eq!((&on_xpu["state"], &on_xpu["mapped"][0]), (&"exclusive".into(), &1.into()));
     let evicted = runs.iter().find(|run| run["copies"][0]["node"] == 0).unwrap();
     assert_eq!(evicted["copies"][0]["cause"], "eviction");

@@ -241,8 +241,9 @@ fn parts_of_a_region_are_unmapped_and_the_neighbours_stay() {
         assert_eq!(gmm.regions().len(), 1);
         check(&gmm);
     }
-    // The sum's goes back and forth, and may have been left there for a while.
-    assert!(gmm.snapshot().nodes[1].resident_frames <= 1, "all frames but the sum's are free");
+    // The sum's goes back and forth, and is left on the XPU if that is too fast.
+    let left = u32::from(out.nodes(&gmm, 0).contains(&1));
+    assert_eq!(gmm.snapshot().nodes[1].resident_frames, left, "all frames but the sum's are free");
 }
 
 #[test]

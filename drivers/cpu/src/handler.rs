@@ -10,12 +10,13 @@ use std::mem::ManuallyDrop;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use gmm_core::driver::Access;
 use gmm_core::{Error, PAGE_SIZE, Space, VirtAddr};
-use gmm_os::{BlockedSignals, Creator};
+use gmm_os::{BlockedSignals, Creator, Waits};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 
@@ -69,7 +70,8 @@ impl FaultServer for Space {
     }
 
     fn look_ahead(&self) {
-        Space::look_ahead(self, self.cpu());
+        // The others serve faults meanwhile.
+        while Space::look_ahead(self, self.cpu(), |_| {}) {}
     }
 }
 
@@ -95,10 +97,12 @@ impl FaultHandlers {
         let mut handlers = Self { stop, threads: ManuallyDrop::new(Vec::new()), creator };
         // A thread inherits the mask, so that no signal ever arrives at it.
         let _blocked = BlockedSignals::new();
+        let watch = Arc::new(Watch::default());
         for i in 0..nr_threads.max(1) {
             let stop =
                 handlers.stop.try_clone().map_err(|cause| setup_error("dup(eventfd)", cause))?;
-            let server = Server { faults: Arc::clone(faults), mmu: Arc::clone(mmu), stop, spin };
+            let (faults, mmu, watch) = (Arc::clone(faults), Arc::clone(mmu), Arc::clone(&watch));
+            let server = Server { faults, mmu, stop, spin, watch };
             let thread = std::thread::Builder::new()
                 .name(format!("gmm-fault-{i}"))
                 .spawn(move || server.run())
@@ -140,6 +144,15 @@ struct Server<S> {
     mmu: Arc<CpuMmu>,
     stop: OwnedFd,
     spin: Duration,
+    watch: Arc<Watch>,
+}
+
+/// One thread of all looks for events, the others sleep.
+#[derive(Default)]
+struct Watch {
+    taken: AtomicBool,
+    /// From one fault served to the next event.
+    waits: Waits,
 }
 
 impl<S: FaultServer> Server<S> {
@@ -155,8 +168,19 @@ impl<S: FaultServer> Server<S> {
 
     fn serve_until_stopped(&self) -> Result<(), Errno> {
         loop {
-            while let Some(event) = self.next_event()? {
+            while let Some(event) = self.uffd().next_event()? {
                 self.serve(event);
+            }
+            let begun = Instant::now();
+            let watches = !self.watch.taken.swap(true, Ordering::SeqCst);
+            let event = if watches { self.look()? } else { None };
+            if watches {
+                self.watch.taken.store(false, Ordering::SeqCst);
+            }
+            if let Some(event) = event {
+                self.watch.waits.note(begun.elapsed());
+                self.serve(event);
+                continue;
             }
             let mut fds =
                 [PollFd::new(self.uffd(), PollFlags::IN), PollFd::new(&self.stop, PollFlags::IN)];
@@ -167,6 +191,9 @@ impl<S: FaultServer> Server<S> {
             if !fds[1].revents().is_empty() {
                 return Ok(());
             }
+            if watches {
+                self.watch.waits.note(begun.elapsed());
+            }
         }
     }
 
@@ -174,21 +201,15 @@ impl<S: FaultServer> Server<S> {
         self.mmu.uffd()
     }
 
-    /// The next event; looks for one for a while, since going to sleep and being woken costs more
-    /// than many a fault.
-    fn next_event(&self) -> Result<Option<Event>, Errno> {
-        let event = self.uffd().next_event()?;
-        if event.is_some() || self.spin.is_zero() {
-            return Ok(event);
-        }
-        let start = Instant::now();
-        while start.elapsed() < self.spin {
-            if let Some(event) = self.uffd().next_event()? {
-                return Ok(Some(event));
-            }
-            std::hint::spin_loop();
-        }
-        Ok(None)
+    /// Looks for an event for a while, since going to sleep and being woken costs more than many a
+    /// fault.
+    fn look(&self) -> Result<Option<Event>, Errno> {
+        let mut found = Ok(None);
+        self.watch.waits.look(self.spin, || {
+            found = self.uffd().next_event();
+            !matches!(found, Ok(None))
+        });
+        found
     }
 
     fn serve(&self, event: Event) {

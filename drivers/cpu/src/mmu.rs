@@ -437,7 +437,8 @@ impl Mmu for CpuMmu {
         self.check(page, frame)?;
         let look = self.pool.pagemap.look(page.start().0, 1);
         let filled = match look {
-            Look::Huge => Ok(()),
+            // The thread that serves the fault wakes who waits.
+            Look::Huge => return Ok(()),
             look if self.pool.is_replicated(frame.nr) => {
                 self.refill_replica(page, frame, addr, look)
             }

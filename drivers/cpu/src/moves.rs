@@ -345,7 +345,11 @@ mod tests {
         let stop = std::sync::atomic::AtomicBool::new(false);
         let ordering = std::sync::atomic::Ordering::Relaxed;
         std::thread::scope(|scope| {
-            scope.spawn(|| while !stop.load(ordering) && compact() {});
+            scope.spawn(|| {
+                while !stop.load(ordering) && compact() {
+                    std::hint::spin_loop();
+                }
+            });
             // SAFETY: as above.
             unsafe {
                 for n in 0..4000 {

@@ -83,7 +83,7 @@ impl HostXpuConfig {
             cores: cpus.min(4),
             copy_engines: cpus.min(2),
             backing: Backing::Auto,
-            spin: if cpus > 1 { Duration::from_micros(200) } else { Duration::ZERO },
+            spin: if cpus > 1 { Duration::from_millis(1) } else { Duration::ZERO },
             link_bandwidth: None,
             link_latency: Duration::ZERO,
             half_duplex: false,
@@ -124,9 +124,9 @@ impl HostXpuConfig {
         self
     }
 
-    /// How long a thread that waits for the other side looks for the answer before it sleeps.
-    /// Waking a sleeper takes 10 to 50 µs, so that a fault costs 16 to 23 µs beyond its copy with
-    /// 200 µs here and 80 to 100 µs with none.
+    /// How long a thread that waits for the other side looks for the answer at most before it
+    /// sleeps; by default 1 ms. It looks for twice as long as such answers took lately, and hardly
+    /// at all if that is longer than this. Waking a sleeper takes 10 to 50 µs.
     #[must_use]
     pub fn spin(mut self, budget: Duration) -> Self {
         self.spin = budget;

@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use gmm_core::{Error, PageNr, Resolved, VirtAddr};
+use gmm_os::Waits;
 
 use crate::config::MAX_CORES;
 use crate::manager::Manager;
-use crate::ring::{Posted, Violation, check_access, check_fault};
+use crate::ring::{NO_PAGE, Posted, Violation, check_access, check_fault};
 use crate::shared::Shared;
 use crate::{Death, wait};
 
@@ -24,6 +25,8 @@ pub(crate) struct Faults {
     cores: [Core; MAX_CORES as usize],
     /// Whether a thread looks at the bell; the others sleep.
     polled: AtomicBool,
+    /// From one fault served to the next.
+    waits: Waits,
     start: Instant,
 }
 
@@ -48,6 +51,7 @@ impl Default for Faults {
                 served_ns: AtomicU64::new(0),
             }),
             polled: AtomicBool::new(false),
+            waits: Waits::default(),
             start: Instant::now(),
         }
     }
@@ -73,6 +77,7 @@ impl Shared {
             }
             match self.take_fault() {
                 Ok(Some(taken)) => self.serve(taken, manager),
+                Ok(None) if self.look_ahead(manager) => {}
                 Ok(None) => self.await_fault(heard),
                 Err(violation) => {
                     self.doom_for(violation);
@@ -80,6 +85,17 @@ impl Shared {
                 }
             }
         }
+    }
+
+    /// Brings a page that a core is about to fault on, if one is known. A core that does so meanwhile
+    /// need wake no thread: this one looks for faults when it is done.
+    fn look_ahead(&self, manager: &dyn Manager) -> bool {
+        let coming = &self.ring.coming_page;
+        let brought = manager.look_ahead(&|page| coming.store(page.0, Ordering::SeqCst));
+        if brought {
+            coming.store(NO_PAGE, Ordering::SeqCst);
+        }
+        brought
     }
 
     /// Takes a fault that no other thread has taken.
@@ -164,7 +180,6 @@ impl Shared {
                 // The launch can't end, and free the name, before its core goes on.
                 drop(kernel);
                 self.let_go_on(taken);
-                manager.look_ahead();
             }
             // It failed because the context is ending.
             Err(_) if self.is_doomed() => {}
@@ -189,14 +204,19 @@ impl Shared {
     fn await_fault(&self, heard: u32) {
         let (bell, poller) = (&self.ring.fault_bell, &self.ring.fault_poller);
         let rung = || bell.load(Ordering::SeqCst) != heard;
-        if !self.faults.polled.swap(true, Ordering::SeqCst) {
+        let begun = Instant::now();
+        let is_poller = !self.faults.polled.swap(true, Ordering::SeqCst);
+        if is_poller {
             poller.store(1, Ordering::SeqCst);
-            wait::spin(self.device.config.spin, rung);
+            self.faults.waits.look(self.device.config.spin, rung);
             poller.store(0, Ordering::SeqCst);
             self.faults.polled.store(false, Ordering::SeqCst);
         }
         if !rung() {
-            wait::sleep_while(bell, heard, Duration::from_secs(1));
+            wait::rest_while(bell, heard);
+        }
+        if is_poller {
+            self.faults.waits.note(begun.elapsed());
         }
     }
 

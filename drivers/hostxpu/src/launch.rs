@@ -227,13 +227,18 @@ impl Shared {
     fn await_end(&self, record: &Record, end: Instant) -> Result<bool, Error> {
         let word = &self.ring.launches[record.slot].completed;
         let running = record.seq.wrapping_sub(1);
-        let mut looked = false;
+        let mut looked = None;
         loop {
             // Read before the outcome: what changes it later changes this too.
             let completed = word.load(Ordering::SeqCst);
             match record.outcome.load(Ordering::SeqCst) {
                 PENDING => {}
-                COMPLETED => return Ok(true),
+                COMPLETED => {
+                    if let Some(begun) = looked {
+                        self.launch_waits.note(Instant::elapsed(&begun));
+                    }
+                    return Ok(true);
+                }
                 _ => {
                     let kernel = record.kernel.clone();
                     return Err(Error::Launch { kernel, death: self.death() });
@@ -242,8 +247,10 @@ impl Shared {
             if completed != running && !self.reap_for(record) {
                 continue;
             }
-            if completed == running && !core::mem::replace(&mut looked, true) {
-                wait::spin(self.device.config.spin, || word.load(Ordering::SeqCst) != completed);
+            if completed == running && looked.is_none() {
+                looked = Some(Instant::now());
+                let ended = || word.load(Ordering::SeqCst) != completed;
+                self.launch_waits.look(self.device.config.spin, ended);
                 continue;
             }
             let left = end.saturating_duration_since(Instant::now());

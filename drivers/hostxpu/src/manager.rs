@@ -5,16 +5,19 @@ use std::any::Any;
 use std::sync::Arc;
 
 use gmm_core::driver::Access;
-use gmm_core::{PageRange, Processor, Resolved, Space, VirtAddr};
+use gmm_core::{PageNr, PageRange, Processor, Resolved, Space, VirtAddr};
 
 /// The manager, as one context sees it.
 pub(crate) trait Manager: Send + Sync {
     /// Serves a fault; called on fault-handling threads.
     fn fault(&self, addr: VirtAddr, access: Access) -> gmm_core::Result<Resolved>;
 
-    /// Brings pages that are about to be faulted on; called on fault-handling threads, when the
-    /// faulting core has gone on.
-    fn look_ahead(&self) {}
+    /// Brings a page that is about to be faulted on, announced before; `false` if there is none.
+    /// Called on fault-handling threads that have no fault to serve.
+    fn look_ahead(&self, announce: &dyn Fn(PageNr)) -> bool {
+        let _ = announce;
+        false
+    }
 
     /// Makes pages resident and holds them until the value is dropped.
     fn hold(&self, ranges: &[PageRange]) -> gmm_core::Result<Box<dyn Any + Send>>;
@@ -41,8 +44,8 @@ impl Manager for Attachment {
         self.space.fault(&self.processor, addr, access)
     }
 
-    fn look_ahead(&self) {
-        self.space.look_ahead(&self.processor);
+    fn look_ahead(&self, announce: &dyn Fn(PageNr)) -> bool {
+        self.space.look_ahead(&self.processor, announce)
     }
 
     fn hold(&self, ranges: &[PageRange]) -> gmm_core::Result<Box<dyn Any + Send>> {

@@ -161,8 +161,9 @@ impl Shared {
     /// Waits until batch `posted` was answered. A worker that does not answer is killed.
     fn await_answer(&self, posted: u32) -> Result<(), DriverError> {
         let done = &self.ring.command.done;
-        let end = Instant::now() + COMMAND_TIMEOUT;
-        wait::spin(self.device.config.spin, || {
+        let begun = Instant::now();
+        let end = begun + COMMAND_TIMEOUT;
+        self.command_waits.look(self.device.config.spin, || {
             done.load(Ordering::SeqCst) == posted || self.is_dead()
         });
         loop {
@@ -171,7 +172,10 @@ impl Shared {
                 return Err(DriverError::Dead);
             }
             match check_command(posted, seen) {
-                Ok(true) => return Ok(()),
+                Ok(true) => {
+                    self.command_waits.note(begun.elapsed());
+                    return Ok(());
+                }
                 Ok(false) => {}
                 Err(violation) => {
                     self.doom_for(violation);

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use gmm_core::PageRange;
+use gmm_os::Waits;
 
 use crate::faults::Faults;
 use crate::hold::Holders;
@@ -30,6 +31,9 @@ pub(crate) struct Shared {
     pub(crate) process: Process,
     /// The last command batch posted; whoever holds this may post.
     pub(crate) commands: Mutex<u32>,
+    /// For the worker to execute a batch, and to end a launch.
+    pub(crate) command_waits: Waits,
+    pub(crate) launch_waits: Waits,
     pub(crate) faults: Faults,
     pub(crate) launches: Launches,
     pub(crate) holders: Arc<Holders>,
@@ -70,6 +74,8 @@ impl Shared {
             ring,
             process,
             commands: Mutex::new(0),
+            command_waits: Waits::default(),
+            launch_waits: Waits::default(),
             faults: Faults::default(),
             launches: Launches::default(),
             holders: Arc::default(),

@@ -1,36 +1,13 @@
 //! Waiting for words in memory that another process may share: look for a while, then sleep.
 //!
-//! Every wait on a word that a worker writes is bounded, and ends when the context dies, since
-//! the watcher then changes the word.
+//! Every wait for an answer of a worker is bounded, and ends when the context dies, since the
+//! watcher then changes the word. Threads that have nothing to do rest until they are woken: an
+//! idle process makes no noise.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::thread::futex;
-
-/// Looks for `ready` for up to `budget`, giving the processor to others now and then so that
-/// whoever is waited for can run even where processors are few.
-pub(crate) fn spin(budget: Duration, mut ready: impl FnMut() -> bool) -> bool {
-    if ready() {
-        return true;
-    }
-    if budget.is_zero() {
-        return false;
-    }
-    let start = Instant::now();
-    loop {
-        for _ in 0..24 {
-            core::hint::spin_loop();
-            if ready() {
-                return true;
-            }
-        }
-        rustix::thread::sched_yield();
-        if start.elapsed() >= budget {
-            return ready();
-        }
-    }
-}
 
 /// When `timeout` from now is; one that is too long to be reached is as good as never.
 pub(crate) fn deadline(timeout: Duration) -> Instant {
@@ -46,6 +23,12 @@ pub(crate) fn sleep_while(word: &AtomicU32, value: u32, timeout: Duration) {
     };
     // Changed meanwhile, interrupted, timed out: the caller looks again in each case.
     let _ = futex::wait(word, futex::Flags::empty(), value, Some(&timeout));
+}
+
+/// As [`sleep_while`], for as long as nothing happens: for threads that have nothing to do.
+pub(crate) fn rest_while(word: &AtomicU32, value: u32) {
+    // As above.
+    let _ = futex::wait(word, futex::Flags::empty(), value, None);
 }
 
 /// Wakes up to `n` sleepers on `word`.

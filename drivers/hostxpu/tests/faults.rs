@@ -191,7 +191,9 @@ fn without_replayable_faults_a_launch_names_its_ranges() {
     // SAFETY: as above.
     let refused = unsafe { stream.launch(&add, 1, (big, 1_u64), &[range]) };
     match refused {
-        Err(Error::Manager(CoreError::OutOfMemory(oom))) => assert_eq!(oom.node, NodeId(1)),
+        Err(Error::Manager(CoreError::HoldTooLarge { node, capacity, asked })) => {
+            assert_eq!((node, capacity, asked), (NodeId(1), 8, 12));
+        }
         other => panic!("{other:?}"),
     }
     // A page that was not named is out of reach.

@@ -19,7 +19,7 @@ pub(super) struct Step {
     pub(super) run: fn(&Context) -> Result<Done>,
 }
 
-pub(super) const STEPS: [Step; 16] = [
+pub(super) const STEPS: [Step; 17] = [
     Step { name: "fmt", what: "the code is formatted", run: fmt },
     Step { name: "tree", what: "what no file of the tree may hold", run: tree::step },
     Step { name: "layers", what: "a crate uses only crates below it", run: layers::step },
@@ -27,6 +27,11 @@ pub(super) const STEPS: [Step; 16] = [
     Step { name: "clippy", what: "lints of all targets, none left", run: clippy },
     Step { name: "docs", what: "the documentation builds, links whole", run: docs },
     Step { name: "tests", what: "all tests", run: tests },
+    Step {
+        name: "held",
+        what: "the library's tests, with XPUs that can't replay faults",
+        run: held,
+    },
     Step { name: "doctests", what: "the examples in the documentation", run: doctests },
     Step { name: "release", what: "the stress tests, optimised", run: release },
     Step { name: "shuttle", what: "interleavings of threads (ci/shuttle.sh)", run: shuttle },
@@ -66,6 +71,15 @@ fn docs(context: &Context) -> Result<Done> {
 fn tests(context: &Context) -> Result<Done> {
     kernels::build(context, false)?;
     run_tests(context, &["--workspace"], &["--lib", "--bins", "--tests"])
+}
+
+/// The same tests with host XPUs whose launches hold what they use, and which map nothing read-only.
+fn held(context: &Context) -> Result<Done> {
+    kernels::build(context, false)?;
+    let mut command = test_command(context, &["--package", "gmm-memory"], &["--tests"]);
+    command.env("GMM_TEST_FAULTS", "held");
+    let done = run(command)?;
+    count(context, &done)
 }
 
 fn doctests(context: &Context) -> Result<Done> {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use gmm::hostxpu::HostXpuConfig;
 use gmm::{Gmm, HostXpu, MIB, PAGE_SIZE, Unified, display_bytes};
+use gmm_core::HostAddr;
 use serde::Serialize;
 
 use super::BulkArgs;
@@ -84,9 +85,18 @@ impl Samples {
     }
 }
 
-/// As many as the library uses.
+/// As many as the library uses while its caller waits.
 fn nr_workers() -> usize {
-    std::thread::available_parallelism().map_or(1, |n| n.get()).min(4)
+    nr_cpus().min(4)
+}
+
+/// As many as it uses beside its caller.
+fn nr_workers_beside() -> usize {
+    (nr_cpus() - 1).clamp(1, 4)
+}
+
+fn nr_cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
 fn nr_pages(args: &BulkArgs, default: u64) -> anyhow::Result<u64> {
@@ -95,14 +105,21 @@ fn nr_pages(args: &BulkArgs, default: u64) -> anyhow::Result<u64> {
     Ok(bytes.div_ceil(PAGE_SIZE))
 }
 
+fn configure(config: HostXpuConfig, engines: usize) -> HostXpuConfig {
+    config.cores(1).copy_engines(engines as u32)
+}
+
 fn set_up(nr_pages: u64) -> anyhow::Result<(Gmm, RawCopies)> {
-    let engines = nr_workers() as u32;
-    let configure = |config: HostXpuConfig| config.cores(1).copy_engines(engines);
-    let raw = RawCopies::new(nr_pages, configure(HostXpuConfig::new(nr_pages * PAGE_SIZE)))?;
+    let config = configure(HostXpuConfig::new(nr_pages * PAGE_SIZE), nr_workers());
+    let raw = RawCopies::new(nr_pages, config)?;
+    Ok((manager(nr_pages, nr_workers())?, raw))
+}
+
+fn manager(nr_pages: u64, engines: usize) -> anyhow::Result<Gmm> {
     // Some frames more, so that nothing is evicted.
     let memory = nr_pages * PAGE_SIZE + nr_pages / 8 * PAGE_SIZE + 64 * MIB;
-    let xpu = HostXpu::with_memory(memory).config(configure);
-    Ok((Gmm::builder().xpu(xpu).build()?, raw))
+    let xpu = HostXpu::with_memory(memory).config(|config| configure(config, engines));
+    Ok(Gmm::builder().xpu(xpu).build()?)
 }
 
 fn fill(data: &mut Unified<u64>, seed: u64) {
@@ -127,7 +144,7 @@ pub(super) fn prefetch(args: &BulkArgs) -> anyhow::Result<()> {
     let (gmm, raw) = set_up(nr_pages)?;
     let xpu = gmm.xpu(1)?;
     let (stream, module) = (xpu.stream()?, xpu.load(&args.kernels)?);
-    let (touch, square) = (module.kernel("touch")?, module.kernel("square")?);
+    let touch = module.kernel("touch")?;
     let mut data = gmm.mmap_named::<u64>(nr_pages as usize * PAGE_WORDS, "bench data")?;
     fill(&mut data, 1);
     let (mut to_xpu, mut to_host) = (Samples::default(), Samples::default());
@@ -165,6 +182,20 @@ pub(super) fn prefetch(args: &BulkArgs) -> anyhow::Result<()> {
     }
     to_xpu.report("prefetch", "to-xpu", workers, bytes, args.json)?;
     to_host.report("prefetch", "to-host", workers, bytes, args.json)?;
+    drop((data, stream, module, xpu, gmm, raw));
+    launch_over_coming_pages(args, nr_pages)
+}
+
+/// A launch over pages that are just being brought, against the longer of the two alone. The cores
+/// of the XPU take a processor, too: the copies have one less than there are.
+#[expect(unsafe_code, reason = "a launch is unsafe on every accelerator")]
+fn launch_over_coming_pages(args: &BulkArgs, nr_pages: u64) -> anyhow::Result<()> {
+    let workers = nr_workers_beside();
+    let gmm = manager(nr_pages, workers)?;
+    let xpu = gmm.xpu(1)?;
+    let (stream, module) = (xpu.stream()?, xpu.load(&args.kernels)?);
+    let square = module.kernel("square")?;
+    let mut data = gmm.mmap_named::<u64>(nr_pages as usize * PAGE_WORDS, "bench data")?;
     let mut launches = Samples::default();
     for round in 0..=args.repeats {
         // Apart: the copy, and then the computation.
@@ -174,12 +205,11 @@ pub(super) fn prefetch(args: &BulkArgs) -> anyhow::Result<()> {
         let copy = start.elapsed();
         let args = (data.as_mut_ptr().cast::<f32>(), data.len() * 2);
         let start = Instant::now();
-        // SAFETY: as above.
+        // SAFETY: the buffer is as long as the kernel is told, and is ours until it is done.
         unsafe { stream.launch(&square, 1, args)?.wait()? };
         let computation = start.elapsed();
         // Together.
         take_to_cpu(&mut data, 2);
-        data.will_need(0)?;
         let start = Instant::now();
         let coming = data.will_need_async(1)?;
         // SAFETY: as above.
@@ -189,6 +219,7 @@ pub(super) fn prefetch(args: &BulkArgs) -> anyhow::Result<()> {
             launches.push(start.elapsed(), copy.max(computation));
         }
     }
+    let bytes = nr_pages * PAGE_SIZE;
     launches.report("prefetch", "launch-over-coming-pages", workers, bytes, args.json)
 }
 
@@ -222,7 +253,7 @@ pub(super) fn memcpy(args: &BulkArgs) -> anyhow::Result<()> {
     let nr_pages = nr_pages(args, 256 * MIB)?;
     let (bytes, workers) = (nr_pages * PAGE_SIZE, nr_workers());
     // Source and destination may both lie on the XPU, and twice as many pages give as many copies.
-    let (gmm, raw) = set_up(2 * nr_pages + 2)?;
+    let (gmm, raw) = set_up(2 * nr_pages)?;
     let nr_words = nr_pages as usize * PAGE_WORDS;
     let mut source = gmm.mmap_named::<u64>(nr_words + PAGE_WORDS, "bench source")?;
     let mut target = gmm.mmap_named::<u64>(nr_words, "bench target")?;
@@ -237,8 +268,13 @@ pub(super) fn memcpy(args: &BulkArgs) -> anyhow::Result<()> {
         }
         let mut samples = Samples::default();
         for round in 0..=args.repeats {
-            let raw_time = raw.with_workers(case.way, workers)?;
-            let halves = matches!(case.way, Way::ToXpu | Way::ToHost);
+            let way = match (case.from, case.skew) {
+                (None, _) => Way::ToXpuFrom(HostAddr(plain.as_ptr() as u64)),
+                (Some(_), 0) => case.way,
+                (Some(_), skew) => Way::ToXpuFrom(raw.host_memory_from(skew)),
+            };
+            let raw_time = raw.with_workers(way, workers)?;
+            let halves = matches!(way, Way::ToXpu | Way::ToHost);
             let bound = if halves { raw_time / 2 } else { raw_time };
             let src = case.from.map_or(plain.as_ptr(), |_| source.as_ptr()).cast::<u8>();
             let start = Instant::now();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use gmm::hostxpu::{HostXpuConfig, HostXpuDevice};
 use gmm_core::driver::{Device, Extent, Op, Place};
-use gmm_core::{Batch, Frame, HostAddr, NodeId};
+use gmm_core::{Batch, Frame, HostAddr, NodeId, PAGE_SIZE};
 use gmm_cpu::{CpuDriver, Options};
 
 /// How long one copy may take.
@@ -17,10 +17,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How many copies a thread submits at a time.
 const BATCH: usize = 16;
 
-/// From where to where pages are copied. Within a memory it is half of them to the other half.
+/// From where to where pages are copied. Within a memory it is half of them to the other half;
+/// from other memory, half as many as there are frames, one after the other from an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Way {
     ToXpu,
+    ToXpuFrom(HostAddr),
     ToHost,
     WithinXpu,
     WithinHost,
@@ -58,6 +60,11 @@ impl RawCopies {
         Ok(Self { host, host_frames, xpu, pairs, _cpu: cpu })
     }
 
+    /// Its host frames lie one after the other; an address so many bytes into the first.
+    pub(super) fn host_memory_from(&self, offset: usize) -> HostAddr {
+        HostAddr(self.pairs[0].0.0 + offset as u64)
+    }
+
     /// Copies every page to the XPU; says how long it took.
     pub(super) fn to_xpu(&self) -> anyhow::Result<Duration> {
         self.each(|host, xpu| Op::Copy { from: Place::Host(host), to: Place::Frame(xpu) })
@@ -81,6 +88,10 @@ impl RawCopies {
             let (host, xpu) = (Place::Host(self.pairs[nr].0), Place::Frame(self.pairs[nr].1));
             match way {
                 Way::ToXpu => Op::Copy { from: host, to: xpu },
+                Way::ToXpuFrom(HostAddr(start)) => {
+                    let from = Place::Host(HostAddr(start + nr as u64 * PAGE_SIZE));
+                    Op::CopyPart { from, from_offset: 0, to: xpu, to_offset: 0, len: PAGE_SIZE }
+                }
                 Way::ToHost => Op::Copy { from: xpu, to: host },
                 Way::WithinXpu => Op::Copy { from: xpu, to: Place::Frame(self.pairs[half + nr].1) },
                 Way::WithinHost => {
@@ -90,7 +101,7 @@ impl RawCopies {
         };
         let nr_ops = match way {
             Way::ToXpu | Way::ToHost => self.pairs.len(),
-            Way::WithinXpu | Way::WithinHost => half,
+            Way::ToXpuFrom(_) | Way::WithinXpu | Way::WithinHost => half,
         };
         let work = || -> anyhow::Result<()> {
             loop {

@@ -200,11 +200,13 @@ impl Policy for Dip {
         let was_here = self.list.contains(frame);
         let was_in_window = self.is_in_window(frame);
         self.take_out(frame);
-        self.state[frame.0 as usize] = tag(page);
+        let before = core::mem::replace(&mut self.state[frame.0 as usize], tag(page));
         if !was_here {
             self.trials.arrived(tag(page));
         }
         match why {
+            // A launch that holds what it uses sets all of it aside: to stream by as before.
+            Arrival::Returned if before == tag(page) | WINDOW => return self.stream(frame),
             Arrival::Returned | Arrival::Evicted => return self.protect(frame),
             Arrival::Prefetch | Arrival::Hint => {
                 // Somebody says that it will be used: not a page to stream by.
@@ -424,6 +426,27 @@ mod tests {
         frames.policy.mapped(pinned, PageNr(3), Arrival::Returned);
         check(&frames);
         assert_eq!(frames.offer(64).len(), 8);
+    }
+
+    #[test]
+    fn a_sweep_of_launches_that_hold_their_page_keeps_what_fits() {
+        let mut frames = frames(256);
+        let moved: Vec<_> = (0..8)
+            .map(|_| {
+                (0..320)
+                    .map(|page| {
+                        let moved = frames.pass(page..page + 1);
+                        let held = frames.frame_of(page).expect("it is here");
+                        frames.remove(held, Departure::Aside);
+                        frames.policy.mapped(held, PageNr(page), Arrival::Returned);
+                        moved
+                    })
+                    .sum::<usize>()
+            })
+            .collect();
+        check(&frames);
+        let late = moved[3..].iter().sum::<usize>() / 5;
+        assert!((64..=70).contains(&late), "{moved:?}");
     }
 
     #[test]

@@ -216,8 +216,8 @@ impl State {
         }
     }
 
-    /// What an operation that failed leaves behind. A frame that was a page's before is one still;
-    /// another is not used again after a timeout.
+    /// What an operation that failed leaves behind. A frame that was filled, or a page's, before
+    /// parts were copied to it is one still; another is not used again after a timeout.
     fn spoil(&mut self, t: &Transfer, timeout: bool) {
         for (slot, bytes) in t.targets() {
             let frame = self.frame_mut(slot);
@@ -226,7 +226,7 @@ impl State {
             } else {
                 frame.spoil_part(bytes);
             }
-            if timeout && matches!(frame.contents, Contents::Rubbish | Contents::Filled) {
+            if timeout && frame.contents == Contents::Rubbish {
                 frame.contents = Contents::Lost;
             }
             if self.memories[slot.memory].plain {

@@ -23,14 +23,12 @@ impl Model {
         // A processor without read-only mappings can't be kept from writing what it may read.
         let access = if read_only && !self.maps_read_only(who) { Access::Read } else { access };
         let (processor, addr) = (self.world.processors[who].clone(), word(page, at));
-        let old = expected.words[at as usize];
+        let (old, unknown) = (expected.words[at as usize], expected.unknown[at as usize]);
+        let change_by = change(old).wrapping_sub(old);
         let attempt = || match access {
             Access::Read => processor.load(addr),
-            Access::Write => {
-                // A load and a store are one access where nobody else is about.
-                let new = change(old);
-                processor.add(addr, new.wrapping_sub(old))
-            }
+            // A load and a store are one access where nobody else is about.
+            Access::Write => processor.add(addr, change_by),
         };
         let mut result = attempt();
         if result == Err(AccessError::Poisoned) && self.failed.contains(&page) {
@@ -54,20 +52,20 @@ impl Model {
                 Err(error) => result = Err(error.into()),
             }
         }
+        self.world.space.look_ahead(&processor.processor);
         match result {
             Ok(_) if read_only && access == Access::Write => {
                 Err(format!("processor {who} wrote to read-only {page:?}"))
             }
             Ok(_) if life != Life::Attached => Err(format!("{who} is gone and used {page:?}")),
-            Ok(seen) if seen != old => {
+            Ok(seen) if (seen ^ old) & !unknown != 0 => {
                 Err(format!("processor {who} saw {seen:#x} at {addr}, not {old:#x}"))
             }
-            Ok(_) => {
-                if access == Access::Write
-                    && let Some(p) = self.pages.get_mut(&page)
-                {
-                    p.words[at as usize] = change(old);
-                }
+            Ok(seen) => {
+                let p = self.pages.get_mut(&page).expect("the page that was used");
+                let change_by = if access == Access::Write { change_by } else { 0 };
+                p.words[at as usize] = seen.wrapping_add(change_by);
+                p.unknown[at as usize] = 0;
                 Ok(())
             }
             Err(AccessError::Fault(Error::Protection { .. }))

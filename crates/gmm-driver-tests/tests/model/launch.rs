@@ -62,12 +62,19 @@ impl Model {
         let Some(range) = self.run(page, nr_pages) else { return Ok(()) };
         let access = if write.is_some() { Access::Write } else { Access::Read };
         let Some(hold) = self.begin(who, range, access)? else { return Ok(()) };
+        self.use_all(who, range, write)?;
+        drop(hold);
+        Ok(())
+    }
+
+    /// Accesses to a word of each page in turn.
+    pub(super) fn use_all(&mut self, who: usize, range: PageRange, write: Option<u64>) -> Done {
+        let access = if write.is_some() { Access::Write } else { Access::Read };
         for page in range.pages() {
             let index = self.pages.keys().position(|&p| p == page).ok_or("a page of the model")?;
             let word = page.0 % FRAME_WORDS as u64;
             self.access(who, index, word, access, |old| write.unwrap_or(old))?;
         }
-        drop(hold);
         Ok(())
     }
 
@@ -89,10 +96,13 @@ impl Model {
             }
             Ok(hold) => Ok(Some(hold)),
             Err(_) if life != Life::Attached => Ok(None),
-            Err(Error::OutOfMemory(what)) if range.nr_pages > capacity => {
-                let is_clear = what.node == node && u64::from(what.capacity) == capacity;
-                if is_clear { Ok(None) } else { Err(format!("too much, but: {what}")) }
+            Err(Error::HoldTooLarge { node: at, capacity: frames, asked })
+                if range.nr_pages > capacity =>
+            {
+                let is_clear = (at, u64::from(frames), asked) == (node, capacity, range.nr_pages);
+                if is_clear { Ok(None) } else { Err(format!("{asked} of {frames} on {at}")) }
             }
+            Err(error) if range.nr_pages > capacity => Err(format!("too much, but: {error}")),
             Err(error) if self.excused(error) => Ok(None),
             Err(error) => Err(format!("hold of {range} by {who}: {error}")),
         }

@@ -1,6 +1,8 @@
 //! The random machines that sequences of operations run on: eight processors on five nodes, each
 //! device with capabilities, completions and frames of its own.
 
+use core::time::Duration;
+
 use gmm_core::driver::Capabilities;
 use gmm_driver_tests::World;
 use gmm_driver_tests::array::{Completion, DeviceOptions};
@@ -42,6 +44,11 @@ pub(crate) struct Machine {
     /// How many pages are evicted, and frames imported, at a time at most.
     batches: (u32, u32),
     policies: Policies,
+    /// Look-ahead, and for how many milliseconds pages stay.
+    look_ahead: u32,
+    minimum_residency_ms: u64,
+    /// How fast time passes: pages that move often enough are thrashing where it is slow.
+    clock_step_us: u64,
 }
 
 pub(crate) fn machine(faults: Faults) -> impl Strategy<Value = Machine> {
@@ -58,14 +65,15 @@ pub(crate) fn machine(faults: Faults) -> impl Strategy<Value = Machine> {
     let flags = (any::<bool>(), any::<bool>(), any::<bool>());
     let coherent = prop::array::uniform5(any::<bool>());
     let xpus = (xpus, coherent);
-    (completion, flags, xpus, frames, counts, Policies::any()).prop_map(
+    let guards = (prop_oneof![Just(0), 1..9u32], 0..5u64, prop_oneof![Just(1000), Just(50)]);
+    (completion, flags, xpus, frames, counts, (Policies::any(), guards)).prop_map(
         |(
             completion,
             (host_read_only, peer_copy, replicas),
             (xpus, coherent),
             frames,
             (imports, batches),
-            policies,
+            (policies, (look_ahead, minimum_residency_ms, clock_step_us)),
         )| {
             let frames = [frames.0, frames.1, frames.2, frames.3];
             Machine {
@@ -79,6 +87,9 @@ pub(crate) fn machine(faults: Faults) -> impl Strategy<Value = Machine> {
                 imports,
                 batches,
                 policies,
+                look_ahead,
+                minimum_residency_ms,
+                clock_step_us,
             }
         },
     )
@@ -99,7 +110,10 @@ impl Machine {
             .xpu(self.xpu(1, "two", &nodes[1..3]), 1)
             .xpu(self.xpu(2, "three", &nodes[3..]), 2)
             .xpu(self.xpu(3, "guest", &[]), 1)
+            .clock_step(Duration::from_micros(self.clock_step_us))
             .config(|c| {
+                c.look_ahead = self.look_ahead;
+                c.minimum_residency = Duration::from_millis(self.minimum_residency_ms);
                 (c.evict_batch, c.import_batch) = (evict_batch, import_batch);
                 // On nodes of so few frames.
                 (c.low_watermark, c.high_watermark, c.launder_share) = (1, Some(2), 1);

@@ -3,6 +3,7 @@
 
 mod access;
 mod advice;
+mod bulk;
 mod launch;
 mod machine;
 mod op;
@@ -13,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use advice::Advice;
 use gmm_core::driver::{Access, Protection};
-use gmm_core::{Error, Hold, NodeId, PageNr, PageRange};
+use gmm_core::{Error, Hold, NodeId, PageNr, PageRange, Prefetch};
 use gmm_driver_tests::World;
 use gmm_driver_tests::array::FRAME_WORDS;
 pub(crate) use machine::{Faults, Machine, machine};
@@ -22,6 +23,8 @@ pub(crate) use op::{Op, op};
 #[derive(Clone, Copy)]
 struct Page {
     words: [u64; FRAME_WORDS],
+    /// The bits of them that may be anything, after a copy to them that failed.
+    unknown: [u64; FRAME_WORDS],
     protection: Protection,
 }
 
@@ -42,6 +45,8 @@ pub(crate) struct Model {
     /// Pages of which a fault failed, as only a hold may cause.
     failed: BTreeSet<PageNr>,
     advice: Advice,
+    /// Prefetches that have begun, and where to.
+    prefetches: Vec<(Prefetch, PageRange, NodeId)>,
 }
 
 type Done = Result<(), String>;
@@ -52,7 +57,8 @@ impl Model {
         let world = machine.build();
         let life = vec![Life::Attached; world.processors.len()];
         let (pages, holds, failed) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
-        Self { world, pages, life, holds, failed, advice: Advice::default() }
+        let (advice, prefetches) = (Advice::default(), Vec::new());
+        Self { world, pages, life, holds, failed, advice, prefetches }
     }
 
     pub(crate) fn apply(&mut self, op: &Op) -> Done {
@@ -70,7 +76,17 @@ impl Model {
             Op::Protect { page, nr_pages, read_only } => {
                 self.protect(page, nr_pages, protection(read_only))?;
             }
+            Op::Sweep { who, page, nr_pages, write } => {
+                if let Some(range) = self.run(page, nr_pages) {
+                    self.use_all(who, range, write)?;
+                }
+            }
             Op::Prefetch { page, nr_pages, node } => self.prefetch(page, nr_pages, node)?,
+            Op::BeginPrefetch { page, nr_pages, node } => {
+                self.begin_prefetch(page, nr_pages, node)?;
+            }
+            Op::EndPrefetch { cancel } => self.end_prefetch(cancel)?,
+            Op::Memcpy { dst, src, len, node } => self.memcpy(dst, src, len, node)?,
             Op::Discard { page, offset, len } => self.discard(page, offset, len)?,
             Op::DiscardBehindTheCore { page } => self.discard_behind_the_core(page),
             Op::Attach { xpu, node } => self.attach(xpu, node)?,

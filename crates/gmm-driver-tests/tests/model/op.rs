@@ -43,6 +43,30 @@ pub(crate) enum Op {
         nr_pages: u64,
         node: usize,
     },
+    /// Begins a prefetch, which other operations come before the work of.
+    BeginPrefetch {
+        page: usize,
+        nr_pages: u64,
+        node: usize,
+    },
+    /// Does the oldest that has begun.
+    EndPrefetch {
+        cancel: bool,
+    },
+    /// From page and offset to page and offset.
+    Memcpy {
+        dst: (usize, u64),
+        src: (usize, u64),
+        len: u64,
+        node: usize,
+    },
+    /// Accesses to pages in a row.
+    Sweep {
+        who: usize,
+        page: usize,
+        nr_pages: u64,
+        write: Option<u64>,
+    },
     Discard {
         page: usize,
         offset: u64,
@@ -149,6 +173,13 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(page, nr_pages, read_only)| Op::Protect { page, nr_pages, read_only }),
         5 => (page.clone(), run.clone(), node.clone())
             .prop_map(|(page, nr_pages, node)| Op::Prefetch { page, nr_pages, node }),
+        2 => (page.clone(), 1..6u64, node.clone())
+            .prop_map(|(page, nr_pages, node)| Op::BeginPrefetch { page, nr_pages, node }),
+        3 => prop::bool::weighted(0.2).prop_map(|cancel| Op::EndPrefetch { cancel }),
+        8 => (place_in_page(), place_in_page(), copied_len(), node.clone())
+            .prop_map(|(dst, src, len, node)| Op::Memcpy { dst, src, len, node }),
+        3 => (who.clone(), page.clone(), 3..9u64, prop::option::of(value.clone()))
+            .prop_map(|(who, page, nr_pages, write)| Op::Sweep { who, page, nr_pages, write }),
         3 => (page.clone(), offset, length)
             .prop_map(|(page, offset, len)| Op::Discard { page, offset, len }),
         2 => page.clone().prop_map(|page| Op::DiscardBehindTheCore { page }),
@@ -179,6 +210,15 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
         2 => node.clone().prop_map(|node| Op::Launder { node }),
         1 => who.prop_map(|who| Op::Wild { who }),
     ]
+}
+
+/// Where a copy begins: near an end of a page, for that is where bytes exist.
+fn place_in_page() -> impl Strategy<Value = (usize, u64)> {
+    (0..16usize, prop_oneof![3 => Just(0), 1 => 0..40u64, 1 => PAGE_SIZE - 40..PAGE_SIZE])
+}
+
+fn copied_len() -> impl Strategy<Value = u64> {
+    prop_oneof![1..70u64, Just(PAGE_SIZE), Just(3 * PAGE_SIZE), PAGE_SIZE - 40..PAGE_SIZE + 80]
 }
 
 fn attribute() -> impl Strategy<Value = Attribute> {

@@ -1,4 +1,4 @@
-//! Regions, hints on them, and discards.
+//! Regions, and discards.
 
 use gmm_core::driver::Protection;
 use gmm_core::{Error, NodeId, PAGE_SIZE, PageNr, PageRange, ProcessorId, ProcessorSet, VirtAddr};
@@ -18,7 +18,7 @@ impl Model {
             return Err(format!("mmap of {nr_pages} pages gave {range}"));
         }
         for page in range.pages() {
-            let fresh = Page { words: [0; FRAME_WORDS], protection };
+            let fresh = Page { words: [0; FRAME_WORDS], unknown: [0; FRAME_WORDS], protection };
             if self.pages.insert(page, fresh).is_some() {
                 return Err(format!("mmap gave {page:?}, which is in use"));
             }
@@ -56,16 +56,6 @@ impl Model {
         Ok(())
     }
 
-    pub(super) fn prefetch(&mut self, page: usize, nr_pages: u64, node: usize) -> Done {
-        let Some(range) = self.run(page, nr_pages) else { return Ok(()) };
-        let node = NodeId(node as u8);
-        match self.world.space.prefetch(range.start.start(), range.len_bytes(), node) {
-            Ok(_) => Ok(()),
-            Err(error) if self.excused(error) => Ok(()),
-            Err(error) => Err(format!("prefetch of {range} to {node:?}: {error}")),
-        }
-    }
-
     pub(super) fn discard(&mut self, page: usize, offset: u64, len: u64) -> Done {
         let Some(start) = self.page(page) else { return Ok(()) };
         let addr = VirtAddr(start.start().0 + offset);
@@ -94,7 +84,7 @@ impl Model {
             (result, _) => return Err(format!("discard of {whole}, {stop:?} stays: {result:?}")),
         }
         for page in whole.pages().take_while(|&p| Some(p) != stop) {
-            self.pages.entry(page).and_modify(|p| p.words.fill(0));
+            self.set_zero(page);
         }
         Ok(())
     }
@@ -108,7 +98,14 @@ impl Model {
         let alone = info.writable == ProcessorSet::only(ProcessorId::CPU);
         if context.maps(page) && is_own && alone && !self.maps_read_only(0) {
             context.discard_behind_the_core(page);
-            self.pages.entry(page).and_modify(|p| p.words.fill(0));
+            self.set_zero(page);
         }
+    }
+
+    fn set_zero(&mut self, page: PageNr) {
+        self.pages.entry(page).and_modify(|p| {
+            p.words.fill(0);
+            p.unknown.fill(0);
+        });
     }
 }

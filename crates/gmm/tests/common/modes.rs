@@ -36,7 +36,7 @@ pub fn start(xpu: &Xpu, name: &str, grid: u64, args: impl KernelArgs) -> Launch 
     let (stream, words) = (xpu.stream().unwrap(), args.words());
     // SAFETY: the tests pass the kernel's own arguments, and order their accesses.
     match unsafe { stream.launch(&kernel(xpu, name), grid, args) } {
-        Err(Error::Xpu(gmm::hostxpu::Error::Manager(gmm_core::Error::OutOfMemory(_))))
+        Err(Error::Xpu(gmm::hostxpu::Error::Manager(gmm_core::Error::HoldTooLarge { .. })))
             if launches_hold() => {}
         launch => return launch.unwrap(),
     }

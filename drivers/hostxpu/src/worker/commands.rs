@@ -7,7 +7,6 @@
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use gmm_core::{PAGE_SHIFT, PAGE_SIZE, PageNr, PageRange};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -60,7 +59,7 @@ impl Worker {
             self.run_commands();
             let posted = slot.posted.load(Ordering::SeqCst);
             if posted == slot.done.load(Ordering::SeqCst) {
-                wait::sleep_while(&slot.posted, posted, Duration::from_secs(60));
+                wait::rest_while(&slot.posted, posted);
             }
         }
     }

@@ -3,7 +3,6 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -70,8 +69,7 @@ impl Worker {
                 self.run_launch(nr);
                 self.leave_launch(nr);
             } else {
-                self.look_idly_for(|| bell.load(Ordering::SeqCst) != heard);
-                wait::sleep_while(bell, heard, Duration::from_secs(60));
+                self.await_work(heard);
             }
         }
     }

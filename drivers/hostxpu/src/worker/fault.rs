@@ -5,7 +5,9 @@
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use gmm_core::VirtAddr;
 
 use super::{WORKER, Worker, exit};
 use crate::ring::{ACCESS_READ, ACCESS_SIGNAL, ACCESS_WRITE};
@@ -143,10 +145,13 @@ impl Worker {
         let mine = last.wrapping_add(1);
         slot.requested.store(mine, Ordering::SeqCst);
         self.ring.fault_bell.fetch_add(1, Ordering::SeqCst);
-        if self.ring.fault_poller.load(Ordering::SeqCst) == 0 {
+        let looked_for = self.ring.fault_poller.load(Ordering::SeqCst) != 0
+            || self.ring.coming_page.load(Ordering::SeqCst) == VirtAddr(address).page().0;
+        if !looked_for {
             wait::wake(&self.ring.fault_bell, 1);
         }
         let served = || slot.done.load(Ordering::SeqCst) == mine;
+        let begun = Instant::now();
         self.look_for(|| {
             // The mapping that this core waits for is most likely the next command.
             self.run_commands();
@@ -155,6 +160,7 @@ impl Worker {
         while !served() {
             wait::sleep_while(&slot.done, last, Duration::from_secs(60));
         }
+        self.fault_waits.note(begun.elapsed());
         slot.resumed.store(mine, Ordering::Release);
         #[cfg(test)]
         if slot.refused.load(Ordering::SeqCst) != 0 {
@@ -168,7 +174,7 @@ impl Worker {
         if self.spinners.fetch_add(1, Ordering::SeqCst) < self.max_spinners {
             let pollers = &self.ring.command.pollers;
             pollers.fetch_add(1, Ordering::SeqCst);
-            wait::spin(self.spin, ready);
+            self.fault_waits.look(self.spin, ready);
             pollers.fetch_sub(1, Ordering::SeqCst);
             // The host woke no one for what it posted while this thread was counted.
             self.run_commands();
@@ -176,11 +182,15 @@ impl Worker {
         self.spinners.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Looks for `ready` for a while, if not too many do so already.
-    pub(super) fn look_idly_for(&self, ready: impl FnMut() -> bool) {
+    /// Waits until the bell for work no longer says `heard`.
+    pub(super) fn await_work(&self, heard: u32) {
+        let bell = &self.ring.work_bell;
+        let begun = Instant::now();
         if self.spinners.fetch_add(1, Ordering::SeqCst) < self.max_spinners {
-            wait::spin(self.spin, ready);
+            self.work_waits.look(self.spin, || bell.load(Ordering::SeqCst) != heard);
         }
         self.spinners.fetch_sub(1, Ordering::SeqCst);
+        wait::rest_while(bell, heard);
+        self.work_waits.note(begun.elapsed());
     }
 }

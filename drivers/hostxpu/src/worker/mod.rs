@@ -17,6 +17,7 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use gmm_core::{PAGE_SHIFT, PageNr, PageRange};
+use gmm_os::Waits;
 use rustix::event::{PollFd, PollFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -37,6 +38,9 @@ struct Worker {
     /// How many threads may look for something at once instead of sleeping, and how many do.
     max_spinners: u32,
     spinners: AtomicU32,
+    /// For a fault to be served, and for work.
+    fault_waits: Waits,
+    work_waits: Waits,
     executor: commands::Executor,
     scheduler: cores::Scheduler,
     kernels: RwLock<Vec<KernelFn>>,
@@ -103,6 +107,8 @@ fn set_up(socket: BorrowedFd<'_>) -> Result<OwnedFd, String> {
         spin: Duration::from_nanos(hello.spin_ns),
         max_spinners: (cpus / 2).max(1),
         spinners: AtomicU32::new(0),
+        fault_waits: Waits::default(),
+        work_waits: Waits::default(),
         executor: commands::Executor::default(),
         scheduler: cores::Scheduler::default(),
         kernels: RwLock::default(),
