@@ -47,8 +47,6 @@ pub(crate) struct Machine {
     /// Look-ahead, and for how many milliseconds pages stay.
     look_ahead: u32,
     minimum_residency_ms: u64,
-    /// How fast time passes: pages that move often enough are thrashing where it is slow.
-    clock_step_us: u64,
 }
 
 pub(crate) fn machine(faults: Faults) -> impl Strategy<Value = Machine> {
@@ -65,9 +63,7 @@ pub(crate) fn machine(faults: Faults) -> impl Strategy<Value = Machine> {
     let flags = (any::<bool>(), any::<bool>(), any::<bool>());
     let coherent = prop::array::uniform5(any::<bool>());
     let xpus = (xpus, coherent);
-    // Where time passes slowly each wait takes several looks: that is tried on few machines.
-    let clock_step_us = prop_oneof![31 => Just(1000), 1 => Just(100)];
-    let guards = (prop_oneof![Just(0), 1..9u32], prop_oneof![Just(0), 1..4u64], clock_step_us);
+    let guards = (prop_oneof![Just(0), 1..9u32], prop_oneof![Just(0), 1..4u64]);
     (completion, flags, xpus, frames, counts, (Policies::any(), guards)).prop_map(
         |(
             completion,
@@ -75,7 +71,7 @@ pub(crate) fn machine(faults: Faults) -> impl Strategy<Value = Machine> {
             (xpus, coherent),
             frames,
             (imports, batches),
-            (policies, (look_ahead, minimum_residency_ms, clock_step_us)),
+            (policies, (look_ahead, minimum_residency_ms)),
         )| {
             let frames = [frames.0, frames.1, frames.2, frames.3];
             Machine {
@@ -91,7 +87,6 @@ pub(crate) fn machine(faults: Faults) -> impl Strategy<Value = Machine> {
                 policies,
                 look_ahead,
                 minimum_residency_ms,
-                clock_step_us,
             }
         },
     )
@@ -112,7 +107,6 @@ impl Machine {
             .xpu(self.xpu(1, "two", &nodes[1..3]), 1)
             .xpu(self.xpu(2, "three", &nodes[3..]), 2)
             .xpu(self.xpu(3, "guest", &[]), 1)
-            .clock_step(Duration::from_micros(self.clock_step_us))
             .config(|c| {
                 c.look_ahead = self.look_ahead;
                 c.minimum_residency = Duration::from_millis(self.minimum_residency_ms);
