@@ -88,7 +88,7 @@ impl Space {
         match self.reclaim(node, nr_frames) {
             // The frame that it gets goes to the free list, where the others are.
             Round::Got { nr_pages, .. } => nr_pages,
-            Round::Busy | Round::Nothing { .. } => 0,
+            Round::Busy { .. } | Round::Nothing { .. } => 0,
         }
     }
 }

@@ -379,7 +379,7 @@ impl Space {
             (None, Import::Came | Import::Nothing) => {
                 match self.reclaim_sparing(node, BATCH as u32, Some(job.range)) {
                     Round::Got { frame, .. } => Room::Frame(frame),
-                    Round::Busy => Room::Busy,
+                    Round::Busy { .. } => Room::Busy,
                     Round::Nothing { host_full } => Room::Full(node.out_of_memory(host_full)),
                 }
             }

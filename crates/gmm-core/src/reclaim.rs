@@ -66,8 +66,11 @@ pub(crate) type Victims<'a> = Batch<Victim<'a>, MAX_VICTIMS>;
 pub(crate) enum Round<'a> {
     /// A frame for the caller; those of the other pages that left went to the free list.
     Got { frame: TransitFrame<'a>, nr_pages: u32 },
-    /// Pages could go, but not just now: others are at work on them.
-    Busy,
+    /// Pages could go, but not just now.
+    Busy {
+        /// Others are at work on some of them.
+        locked: bool,
+    },
     /// No page can go.
     Nothing {
         /// Some could, if host memory had room.
@@ -116,16 +119,16 @@ impl Space {
                 }
                 continue;
             }
-            let host_full = match self.reclaim(node, u32::MAX) {
+            let (host_full, locked) = match self.reclaim(node, u32::MAX) {
                 Round::Got { frame, .. } => {
                     self.stats.count(node.id, Event::FrameReclaimed);
                     return Ok(Some(frame));
                 }
-                Round::Busy => false,
+                Round::Busy { locked } => (false, locked),
                 Round::Nothing { host_full }
                     if node.is_in_motion(seen) || host_full && host.is_in_motion(host_seen) =>
                 {
-                    host_full
+                    (host_full, false)
                 }
                 Round::Nothing { host_full } => return Err(node.out_of_memory(host_full)),
             };
@@ -137,8 +140,11 @@ impl Space {
             if !still_wanted() {
                 return Ok(None);
             }
-            let ends = [patience.quiet, patience.end];
-            if ends.iter().any(|end| end.left(&*self.clock).is_none()) {
+            // A frame that is on its way arrives, or its copy runs out of time; so it is with what
+            // keeps a page locked.
+            let is_underway = locked || node.counts().in_transit > 0;
+            let is_quiet = !is_underway && patience.quiet.left(&*self.clock).is_none();
+            if is_quiet || patience.end.left(&*self.clock).is_none() {
                 return Err(node.out_of_memory(host_full));
             }
         }
@@ -159,7 +165,7 @@ impl Space {
         while withdrawn < nr_frames {
             let frame = node.pop_free().or_else(|| match self.reclaim(node, 1) {
                 Round::Got { frame, .. } => Some(frame),
-                Round::Busy | Round::Nothing { .. } => None,
+                Round::Busy { .. } | Round::Nothing { .. } => None,
             });
             let Some(frame) = frame else { break };
             frame.release();
@@ -185,10 +191,10 @@ impl Space {
                     evicted += nr_pages;
                     quiet = self.patience(1).end;
                 }
-                Round::Busy if quiet.left(&*self.clock).is_some() => {
+                Round::Busy { .. } if quiet.left(&*self.clock).is_some() => {
                     node.wait(seen, self.soon(), &*self.clock);
                 }
-                Round::Busy | Round::Nothing { .. } => break,
+                Round::Busy { .. } | Round::Nothing { .. } => break,
             }
         }
         Ok(evicted)
@@ -245,7 +251,7 @@ impl Space {
         }
         match self.reclaim(node, u32::MAX) {
             Round::Got { frame, .. } => Some(frame),
-            Round::Busy | Round::Nothing { .. } => None,
+            Round::Busy { .. } | Round::Nothing { .. } => None,
         }
     }
 
@@ -301,7 +307,7 @@ impl Space {
         }
         match got {
             Some(frame) => Round::Got { frame, nr_pages },
-            None if outlook.busy => Round::Busy,
+            None if outlook.busy => Round::Busy { locked: outlook.locked },
             None => Round::Nothing { host_full: outlook.host_full },
         }
     }
@@ -325,8 +331,9 @@ impl Space {
             if outlook.spared.is_some_and(|range| range.contains(offer.page)) {
                 continue;
             }
-            let entry = self.table.get(offer.page);
-            let Some(entry) = entry.and_then(|entry| entry.try_lock()) else {
+            let locked = self.table.get(offer.page).map(|entry| entry.try_lock());
+            outlook.locked |= matches!(locked, Some(None));
+            let Some(entry) = locked.flatten() else {
                 outlook.busy = true;
                 continue;
             };
@@ -494,6 +501,8 @@ struct Outlook {
     /// Pages that are not even looked at.
     spared: Option<PageRange>,
     busy: bool,
+    /// Others had some of them locked.
+    locked: bool,
     host_full: bool,
 }
 

@@ -2,6 +2,9 @@
 #![cfg(not(shuttle))]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use gmm_core::driver::{DriverError, Protection};
 use gmm_core::{Error, PAGE_SIZE};
@@ -40,6 +43,41 @@ fn a_bounce_frame_that_comes_late_is_waited_for() {
     assert_eq!(world.processors[B].load(word(range.start, 0)), Ok(7));
     assert_eq!(world.machine.injected(), (1, Some(Call::Import)));
     world.assert_sound("bounced");
+}
+
+/// However long that takes: the frame will be somebody's, and can be had from him.
+#[test]
+fn a_frame_that_is_on_its_way_is_waited_for() {
+    let world = World::builder(4)
+        .xpu(DeviceOptions::xpu("a", 1), 2)
+        .clock_step(Duration::from_micros(10))
+        .config(|c| c.frame_wait = Duration::from_millis(1))
+        .build();
+    let range = world.mmap(2);
+    let [moving, done] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+    let (clock, first, ended) = (world.clock.clone(), moving.clone(), done.clone());
+    world.machine.set_hook(Some(Arc::new(move |call| {
+        if call == Call::Wait && !first.swap(true, Ordering::SeqCst) {
+            // Only who waits for the frame reads the clock, and so makes time go by.
+            let end = clock.peek() + Duration::from_millis(3);
+            while clock.peek() < end && !ended.load(Ordering::SeqCst) {
+                thread::yield_now();
+            }
+        }
+    })));
+    thread::scope(|scope| {
+        scope.spawn(|| world.processors[A].store(word(range.start, 0), 1).expect("the one frame"));
+        while !moving.load(Ordering::SeqCst) {
+            thread::yield_now();
+        }
+        let stored = world.processors[A + 1].store(word(range.start.plus(1), 0), 2);
+        done.store(true, Ordering::SeqCst);
+        stored.expect("the same frame, later");
+    });
+    world.machine.set_hook(None);
+    assert_eq!(world.processors[A].load(word(range.start, 0)), Ok(1));
+    assert_eq!(world.processors[A].load(word(range.start.plus(1), 0)), Ok(2));
+    world.assert_sound("both are there");
 }
 
 /// Only what a copy that never ends may still touch is lost.

@@ -184,15 +184,15 @@ impl Dip {
     }
 }
 
-/// The fewest frames that the window keeps. Cores that fault at the same time need one each, and
-/// it grows if they do.
+/// The fewest frames that the window keeps. A core has several pages in use at a time, and each
+/// would leave for the next; it grows if two are not enough.
 fn smallest_window(capacity_frames: u32) -> u32 {
-    (capacity_frames / 256).clamp(1, 2)
+    (capacity_frames / 3).clamp(1, 2)
 }
 
-/// The most: 16 cores, or more in a large memory, but no large part of a small one.
+/// The most: for 16 cores, or more in a large memory, but no large part of a small one.
 fn largest_window(capacity_frames: u32) -> u32 {
-    (capacity_frames / 32).max(16).min(capacity_frames / 8).max(1)
+    (capacity_frames / 32).max(16).min(capacity_frames / 3).max(1)
 }
 
 impl Policy for Dip {
@@ -223,7 +223,7 @@ impl Policy for Dip {
         self.clock = self.clock.wrapping_add(1);
         // What the window grew by may not be needed any more. To see it costs a page that comes
         // back: 3% of all.
-        if self.clock.is_multiple_of((self.capacity() / 32).max(1)) {
+        if self.clock.is_multiple_of((self.capacity() / 32).max(16)) {
             self.window = (self.window - 1).max(smallest_window(self.capacity()));
         }
         if self.clock.is_multiple_of(self.capacity()) {
@@ -379,6 +379,17 @@ mod tests {
         let moved: Vec<_> = (0..10).map(|_| pass()).collect();
         let late = moved[4..].iter().sum::<usize>() / 6;
         assert!(late <= (512 - 179) * 11 / 10, "{moved:?}");
+    }
+
+    #[test]
+    fn in_a_memory_of_a_dozen_frames_pages_stay_as_long_as_they_are_in_use() {
+        let mut frames = frames(12);
+        // Four pages are in use at a time.
+        let steps = || (3..40).flat_map(|page: u64| page - 3..=page);
+        let moved: Vec<_> = (0..8).map(|_| frames.pass(steps())).collect();
+        check(&frames);
+        let late = moved[3..].iter().sum::<usize>() / 5;
+        assert!((28..=36).contains(&late), "{moved:?}: lru moves 40, the optimum is 28");
     }
 
     #[test]
