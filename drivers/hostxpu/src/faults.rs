@@ -13,7 +13,7 @@ use gmm_os::Waits;
 
 use crate::config::MAX_CORES;
 use crate::manager::Manager;
-use crate::ring::{NO_PAGE, Posted, Violation, check_access, check_fault};
+use crate::ring::{Posted, Violation, check_access, check_fault};
 use crate::shared::Shared;
 use crate::{Death, wait};
 
@@ -91,9 +91,9 @@ impl Shared {
     /// need wake no thread: this one looks for faults when it is done.
     fn look_ahead(&self, manager: &dyn Manager) -> bool {
         let coming = &self.ring.coming_page;
-        let brought = manager.look_ahead(&|page| coming.store(page.0, Ordering::SeqCst));
+        let brought = manager.look_ahead(&|page| coming.store(page.0 + 1, Ordering::SeqCst));
         if brought {
-            coming.store(NO_PAGE, Ordering::SeqCst);
+            coming.store(0, Ordering::SeqCst);
         }
         brought
     }

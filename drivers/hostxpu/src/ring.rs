@@ -10,7 +10,7 @@
 //! | `LaunchSlot::submitted`, `completed` | host, worker | equal: free or completed. *submits* → `submitted = completed + 1`: it runs, or waits for its predecessor. *completes* → `completed = submitted`. |
 //! | `fault_bell` | worker | changes whenever a fault was posted |
 //! | `end_bell`, `end_waiters` | both, host | the first changes when a launch has completed while the second is not 0 |
-//! | `coming_page` | host | a page number while it is being brought ahead of its use |
+//! | `coming_page` | host | a page number plus one while it is being brought ahead of its use, else 0 |
 //! | `work_bell` | both | changes whenever a launch was submitted, or started that others may join |
 //!
 //! The other fields of a slot are written by the poster before it posts (with release ordering)
@@ -37,9 +37,6 @@ pub(crate) const NR_COMMANDS: usize = 16;
 pub(crate) const NR_LAUNCHES: usize = 64;
 /// The number of argument words of a launch.
 pub(crate) const NR_ARGS: usize = 16;
-
-/// `Ring::coming_page`: none. (No window begins at address 0.)
-pub(crate) const NO_PAGE: u64 = 0;
 
 /// `FaultSlot::access` of a read.
 pub(crate) const ACCESS_READ: u32 = 0;
@@ -116,8 +113,8 @@ pub(crate) struct Ring {
     pub(crate) fault_bell: AtomicU32,
     /// Whether a host thread looks for faults now, so that none need be woken.
     pub(crate) fault_poller: AtomicU32,
-    /// The page that a host thread is bringing and will look for faults after, [`NO_PAGE`] if none:
-    /// who faults on it need wake no thread.
+    /// The number of the page that a host thread is bringing and will look for faults after, plus
+    /// one; 0 if none. Who faults on it need wake no thread.
     pub(crate) coming_page: AtomicU64,
     pub(crate) work_bell: AtomicU32,
     pub(crate) end_bell: AtomicU32,

@@ -146,7 +146,7 @@ impl Worker {
         slot.requested.store(mine, Ordering::SeqCst);
         self.ring.fault_bell.fetch_add(1, Ordering::SeqCst);
         let looked_for = self.ring.fault_poller.load(Ordering::SeqCst) != 0
-            || self.ring.coming_page.load(Ordering::SeqCst) == VirtAddr(address).page().0;
+            || self.ring.coming_page.load(Ordering::SeqCst) == VirtAddr(address).page().0 + 1;
         if !looked_for {
             wait::wake(&self.ring.fault_bell, 1);
         }
