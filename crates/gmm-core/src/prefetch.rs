@@ -336,10 +336,9 @@ impl Space {
                 if l.here.is_none() {
                     l.clear.insert(id);
                 }
-            } else if p.node == job.node {
-            } else if job.exclusive || p.moves_frames() {
+            } else if p.node != job.node && (job.exclusive || p.moves_frames()) {
                 l.clear.insert(id);
-            } else if l.m.writable().contains(id) {
+            } else if p.node != job.node && l.m.writable().contains(id) {
                 match p.maps_read_only() {
                     true => l.protect.insert(id),
                     false => l.clear.insert(id),
