@@ -19,6 +19,6 @@ source_of_std=$(rustc +nightly --print sysroot)/lib/rustlib/src/rust/library/std
 [ $# -gt 0 ] || set -- --package gmm-core --package gmm-driver-tests --package gmm-cpu \
     -- --skip what_is_mapped_is_named_not_inherited_and_gone_after_the_drop \
     --skip the_guide_names_every_rule --skip the_example_passes_the_kit \
-    --skip random_operations_where
+    --skip random_operations_where "${without_full_tables[@]}"
 run_sanitizer tsan '-Zsanitizer=thread --cfg gmm_tsan -Cunsafe-allow-abi-mismatch=sanitizer' \
     -Zbuild-std "$@"
