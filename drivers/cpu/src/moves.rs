@@ -14,11 +14,10 @@
 //!
 //! # What the kernel has moved
 //!
-//! Where a move of small pages stops, Linux 6.18 may have moved more than it says: up to a whole
-//! batch of page-table entries after the last that it counts (with pages under migration, about
-//! one stop in a hundred). So after every stop the page table is asked: what is at the destination
-//! and no more at the source was moved. What is at a destination is emptied only where the source
-//! has the page.
+//! Where a move of small pages stops at one that is being migrated, Linux 6.18 may have moved more
+//! than it says: up to a whole batch of page-table entries after the last that it counts. So after
+//! every stop the page table is asked: what is at the destination and no more at the source was
+//! moved. What is at a destination is emptied only where the source has the page.
 
 use gmm_core::PAGE_SIZE;
 use gmm_core::driver::DriverError;
