@@ -227,7 +227,7 @@ impl Shared {
     fn await_end(&self, record: &Record, end: Instant) -> Result<bool, Error> {
         let word = &self.ring.launches[record.slot].completed;
         let running = record.seq.wrapping_sub(1);
-        let mut looked = None;
+        let mut looked: Option<Instant> = None;
         loop {
             // Read before the outcome: what changes it later changes this too.
             let completed = word.load(Ordering::SeqCst);
@@ -235,7 +235,7 @@ impl Shared {
                 PENDING => {}
                 COMPLETED => {
                     if let Some(begun) = looked {
-                        self.launch_waits.note(Instant::elapsed(&begun));
+                        self.launch_waits.note(begun.elapsed());
                     }
                     return Ok(true);
                 }

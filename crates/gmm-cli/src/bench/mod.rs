@@ -43,7 +43,7 @@ pub struct FaultArgs {
     /// How often each measurement is repeated, at least 5 (plus one round to warm up)
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(5..=1000))]
     repeats: u32,
-    /// How long each side looks for the other's answer before it sleeps, in microseconds
+    /// How long each side looks for the other's answer at most before it sleeps, in microseconds
     /// [default: the driver's own]
     #[arg(long)]
     spin_us: Option<u64>,

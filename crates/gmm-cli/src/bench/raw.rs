@@ -57,6 +57,8 @@ impl RawCopies {
             let addr = host.host_addr(host_frame).context("host frames have addresses")?;
             pairs.push((addr, xpu_frame));
         }
+        let adjoin = |pair: &[(HostAddr, Frame)]| pair[0].0.0 + PAGE_SIZE == pair[1].0.0;
+        ensure!(pairs.windows(2).all(adjoin), "host frames do not lie one after the other");
         Ok(Self { host, host_frames, xpu, pairs, _cpu: cpu })
     }
 
