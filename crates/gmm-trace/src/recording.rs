@@ -160,7 +160,7 @@ pub struct Gaps {
 /// - A block has at most one `FreeRequested` and one `FreeCompleted`, in this order, after its
 ///   `Allocate`. One that lacks them was alive at the end.
 /// - Where there are addresses, no two blocks lie at the same one at the same time.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recording {
     pub(crate) device: u32,
     pub(crate) has_addresses: bool,

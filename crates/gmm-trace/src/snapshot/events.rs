@@ -31,6 +31,10 @@ impl Reader {
     ) -> Result<(), Error> {
         let (place, items) = self.dict(parent, "event", Some(event), "event")?;
         let [action, addr, size, stream, time, frames, device_free] = self.fields(items, EVENT);
+        // That a snapshot was taken changes nothing.
+        if self.text(place, "action", action)? == b"snapshot" {
+            return Ok(());
+        }
         let stamp = Stamp {
             time_us: match time {
                 Some(time) => Some(self.integer(place, "time_us", Some(time))?),
@@ -69,8 +73,6 @@ impl Reader {
                 builder.run_out(OutOfMemory { size_bytes, device_free_bytes, stream }, stamp);
                 return Ok(());
             }
-            // A snapshot was taken.
-            b"snapshot" => return Ok(()),
             b"segment_alloc" => Event::SegmentAlloc,
             b"segment_free" => Event::SegmentFree,
             b"segment_map" => Event::SegmentMap,
