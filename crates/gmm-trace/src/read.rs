@@ -13,7 +13,7 @@ use crate::{event_list, intervals, rmm, snapshot};
 
 /// The most memory that reading takes, in bytes for each byte of the file as it is uncompressed;
 /// what is read included. Tests hold it with an allocator that counts, on hostile files; snapshots
-/// of real runs take 5 to 9.
+/// of real runs take 2 to 5.
 pub const MEMORY_PER_BYTE: u64 = 32;
 
 /// What reading may take however small the file is, in bytes: its buffers.

@@ -37,12 +37,12 @@ const MAX_DEVICES: u32 = 1024;
 pub(crate) fn read(source: &mut Source<'_>) -> Result<Trace, Error> {
     let (values, top) = pickle::load(source)?;
     let mut reader = Reader { values, sites: Sites::default() };
-    let place = Place { offset: 0, object: "snapshot" };
+    let place = Place { offset: 0, object: "pickle" };
     let is_list = matches!(top, Value::Container(c) if reader.values.kind(c) == Kind::List);
     let [segments, traces, settings] = match is_list {
         true => [Some(top), None, None],
         false => {
-            let (_, items) = reader.dict(place, "contents", Some(top), "snapshot")?;
+            let (_, items) = reader.dict(place, "top object", Some(top), "snapshot")?;
             reader.fields(items, ["segments", "device_traces", "allocator_settings"])
         }
     };
