@@ -11,6 +11,10 @@ use gmm_trace::{Error, read};
 /// The length of the files, in bytes, about: enough that buffers do not count.
 const LEN: usize = 4 << 20;
 
+/// How many events or rows, where tables have just grown: vectors double when a power of two is
+/// full, hash maps at seven eighths of one.
+const COUNTS: [usize; 4] = [(1 << 17) + 1, (7 << 14) + 1, (1 << 16) + 1, (7 << 15) + 1];
+
 /// Reads, holds the bound, and tells how close it came.
 fn measure(name: &str, file: &[u8]) -> Result<(), Error> {
     let (peak, result) = peak(|| read_within_bound(file, file.len()).map(drop));
@@ -94,6 +98,8 @@ const WORDS: [&str; 15] = [
 const ZERO: u8 = 15;
 const FREED: u8 = 16;
 const INACTIVE: u8 = 17;
+const ACTIVE: u8 = 18;
+const ONE: u8 = 19;
 
 fn words() -> Vec<u8> {
     let mut file = b"\x80\x04".to_vec();
@@ -107,6 +113,9 @@ fn words() -> Vec<u8> {
     file.extend([FREED, b'0']);
     file.extend(b"\x8c\x08inactiveq");
     file.extend([INACTIVE, b'0']);
+    file.extend(b"\x8c\x10active_allocatedq");
+    file.extend([ACTIVE, b'0']);
+    file.extend([b'K', 1, b'q', ONE, b'0']);
     file
 }
 
@@ -119,18 +128,22 @@ fn number(number: usize) -> [u8; 5] {
     [b'J', bytes[0], bytes[1], bytes[2], bytes[3]]
 }
 
-/// A snapshot whose one device has the events that `event` writes.
-fn snapshot_of(mut event: impl FnMut(usize) -> Vec<u8>) -> Vec<u8> {
+/// Measures snapshots whose one device has the events that `event` writes.
+fn measure_events(name: &str, event: impl Fn(usize) -> Vec<u8>) {
+    for count in COUNTS {
+        measure(name, &snapshot_of(count, &event)).unwrap();
+    }
+}
+
+fn snapshot_of(count: usize, event: impl Fn(usize) -> Vec<u8>) -> Vec<u8> {
     let mut file = words();
     file.extend(b"}(");
     file.extend(word("segments"));
     file.extend(b"]");
     file.extend(word("device_traces"));
     file.extend(b"](](");
-    let mut at = 0;
-    while file.len() < LEN {
+    for at in 0..count {
         file.extend(event(at));
-        at += 1;
     }
     file.extend(b"eeu.");
     file
@@ -154,11 +167,11 @@ fn event(action: [u8; 2], address: usize, more: &[u8]) -> Vec<u8> {
 #[test]
 fn snapshots_of_the_shortest_events() {
     let alloc = |at| event(word("alloc"), at, b"");
-    measure("allocations", &snapshot_of(alloc)).unwrap();
+    measure_events("allocations", alloc);
     let freed = |at: usize| event([b'h', FREED], at, b"");
-    measure("frees", &snapshot_of(freed)).unwrap();
+    measure_events("frees", freed);
     let again = |_| event(word("alloc"), 1, b"");
-    measure("allocations over each other", &snapshot_of(again)).unwrap();
+    measure_events("allocations over each other", again);
     // Each has a stack of its own, of one frame of its own.
     let with_frames = |at| {
         let mut frames = word("frames").to_vec();
@@ -172,7 +185,7 @@ fn snapshots_of_the_shortest_events() {
         frames.extend(b"ua");
         event(word("alloc"), at, &frames)
     };
-    measure("allocations with stacks", &snapshot_of(with_frames)).unwrap();
+    measure_events("allocations with stacks", with_frames);
 }
 
 #[test]
@@ -210,29 +223,70 @@ fn snapshots_of_the_shortest_segments() {
     measure("segments", &file).unwrap();
 }
 
+/// A stack of one frame many times, and one that lies in many places.
+#[test]
+fn snapshots_of_shared_frames() {
+    for count in COUNTS {
+        let mut frames = word("frames").to_vec();
+        frames.extend(b"](}(");
+        for (key, value) in [("name", word("name")), ("filename", word("name"))] {
+            frames.extend(word(key));
+            frames.extend(value);
+        }
+        frames.extend(word("line"));
+        frames.extend([b'h', ZERO, b'u', b'q', 20]);
+        frames.extend([b'h', 20].repeat(count));
+        frames.extend(b"e");
+        let one = snapshot_of(1, |at| event(word("alloc"), at, &frames));
+        measure("a long stack", &one).unwrap();
+    }
+}
+
+/// Blocks without addresses lie behind each other: each was alive at the beginning.
+#[test]
+fn snapshots_of_the_shortest_blocks() {
+    for count in COUNTS {
+        let mut file = words();
+        file.extend(b"}");
+        file.extend(word("segments"));
+        file.extend(b"]}(");
+        for key in ["address", "total_size", "stream"] {
+            file.extend(word(key));
+            file.extend([b'h', ZERO]);
+        }
+        file.extend(word("blocks"));
+        file.extend(b"](");
+        for _ in 0..count {
+            file.extend(b"}(");
+            for (key, value) in [("size", ONE), ("state", ACTIVE)] {
+                file.extend(word(key));
+                file.extend([b'h', value]);
+            }
+            file.extend(b"u");
+        }
+        file.extend(b"euas.");
+        measure("blocks", &file).unwrap();
+    }
+}
+
 #[test]
 fn texts_of_the_shortest_lines() {
-    let lines = |header: &str, line: &dyn Fn(usize) -> String| {
-        let mut file = header.to_owned();
-        let mut at = 0;
-        while file.len() < LEN {
-            file.push_str(&line(at));
-            at += 1;
+    let measure_lines = |name: &str, header: &str, line: &dyn Fn(usize) -> String| {
+        for count in COUNTS {
+            let lines: String = (0..count).map(line).collect();
+            measure(name, format!("{header}{lines}").as_bytes()).unwrap();
         }
-        file.into_bytes()
     };
-    let allocations = lines("", &|at| format!("a {at} 1 0\n"));
-    measure("event list: allocations", &allocations).unwrap();
-    let both = lines("", &|_| "a 1 1 0\nf 1\n".to_owned());
-    measure("event list: in turn", &both).unwrap();
-    let uses = lines("a 1 1 0\n", &|_| "u 1 0\n".to_owned());
-    measure("event list: uses", &uses).unwrap();
-    let intervals = lines("id,lower,upper,size\n", &|_| ",0,1,1\n".to_owned());
-    measure("intervals", &intervals).unwrap();
-    let log = lines("Time,Action,Pointer,Size,Stream\n", &|at| format!("0,allocate,{at},1,0\n"));
-    measure("log", &log).unwrap();
-    let frees = lines("Time,Action,Pointer,Size,Stream\n", &|at| format!("0,free,{at},1,0\n"));
-    measure("log: frees", &frees).unwrap();
+    measure_lines("event list: allocations", "", &|at| format!("a {at} 1 0\n"));
+    measure_lines("event list: in turn", "", &|_| "a 1 1 0\nf 1\n".to_owned());
+    measure_lines("event list: uses", "a 1 1 0\n", &|_| "u 1 0\n".to_owned());
+    measure_lines("intervals", "id,lower,upper,size\n", &|_| ",0,1,1\n".to_owned());
+    measure_lines("intervals, apart", "id,lower,upper,size\n", &|at| {
+        format!(",{at},{},1\n", at + 1)
+    });
+    let header = "Time,Action,Pointer,Size,Stream\n";
+    measure_lines("log", header, &|at| format!("0,allocate,{at},1,0\n"));
+    measure_lines("log: frees", header, &|at| format!("0,free,{at},1,0\n"));
     assert!(measure("empty lines", &vec![b'\n'; LEN]).is_err());
     assert!(measure("one line", &[b"a 1 1 0\n", &vec![b'7'; LEN][..]].concat()).is_err());
 }
