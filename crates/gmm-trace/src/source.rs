@@ -18,11 +18,18 @@ const EXPANSION_FREE_BYTES: u64 = 1 << 20;
 /// Progress is told each time so much was read.
 const PROGRESS_BYTES: u64 = 1 << 16;
 
+/// How much is read at once, at most.
+const BUFFER_BYTES: usize = 1 << 14;
+
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// Where a reader of any format takes its bytes from.
 pub(crate) struct Source<'a> {
-    input: Box<dyn BufRead + 'a>,
+    input: Box<dyn Read + 'a>,
+    /// What was read ahead: the bytes from `at` to `end`.
+    buffer: Box<[u8]>,
+    at: usize,
+    end: usize,
     /// Uncompressed bytes taken.
     offset: u64,
     /// Bytes of the file itself that were taken so far.
@@ -55,13 +62,15 @@ impl<'a> Source<'a> {
     ) -> Result<Self, Error> {
         let raw = Rc::new(Cell::new(0));
         let mut file = BufReader::new(Counted { input, count: Rc::clone(&raw) });
-        let beginning = fill(&mut file).map_err(|source| Error::Read { offset: 0, source })?;
+        let beginning = file.fill_buf().map_err(|source| Error::Read { offset: 0, source })?;
         let compressed = beginning.starts_with(&GZIP);
-        let input: Box<dyn BufRead + 'a> = match compressed {
-            true => Box::new(BufReader::new(MultiGzDecoder::new(file))),
+        let input: Box<dyn Read + 'a> = match compressed {
+            true => Box::new(MultiGzDecoder::new(file)),
             false => Box::new(file),
         };
-        Ok(Self { input, offset: 0, raw, compressed, progress, tell_at: PROGRESS_BYTES })
+        let buffer = vec![0; BUFFER_BYTES].into_boxed_slice();
+        let (at, end, tell_at) = (0, 0, PROGRESS_BYTES);
+        Ok(Self { input, buffer, at, end, offset: 0, raw, compressed, progress, tell_at })
     }
 
     /// Uncompressed bytes taken so far.
@@ -71,17 +80,32 @@ impl<'a> Source<'a> {
 
     /// The next bytes, as many as are at hand; none at the end.
     pub(crate) fn peek(&mut self) -> Result<&[u8], Error> {
+        if self.at == self.end {
+            self.fill()?;
+        }
+        Ok(&self.buffer[self.at..self.end])
+    }
+
+    fn fill(&mut self) -> Result<(), Error> {
         let limit = EXPANSION_FREE_BYTES.max(self.raw.get().saturating_mul(MAX_EXPANSION));
         if self.compressed && self.offset > limit {
             return Err(Error::Expansion { offset: self.offset });
         }
-        let offset = self.offset;
-        fill(&mut self.input).map_err(|source| Error::Read { offset, source })
+        loop {
+            match self.input.read(&mut self.buffer) {
+                Ok(count) => {
+                    (self.at, self.end) = (0, count);
+                    return Ok(());
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => return Err(Error::Read { offset: self.offset, source }),
+            }
+        }
     }
 
     /// Takes `count` of the bytes that [`peek`](Self::peek) showed.
     pub(crate) fn take(&mut self, count: usize) {
-        self.input.consume(count);
+        self.at += count;
         self.offset += count as u64;
         if self.offset >= self.tell_at {
             self.tell_at = self.offset + PROGRESS_BYTES;
@@ -133,19 +157,6 @@ impl<'a> Source<'a> {
     pub(crate) fn finish(self) {
         (self.progress)(self.raw.get());
     }
-}
-
-/// The bytes at hand, at least one unless the input has ended.
-fn fill(input: &mut (impl BufRead + ?Sized)) -> io::Result<&[u8]> {
-    loop {
-        match input.fill_buf() {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-            Ok(_) => break,
-        }
-    }
-    // Asked again, since a borrow that is returned from within the loop would last for all of it.
-    input.fill_buf()
 }
 
 #[cfg(test)]
