@@ -13,8 +13,17 @@ use crate::recording::{
 };
 use crate::sites::SiteId;
 
-/// More blocks than that have no number. The top bit of a number says that a free is under way.
-pub(crate) const MAX_BLOCKS: u32 = 1 << 31;
+/// The largest block, in bytes; so sums over many fit in 128 bits. No device has as much memory.
+pub const MAX_SIZE_BYTES: u64 = 1 << 48;
+
+/// Devices are numbered below this.
+pub const MAX_DEVICES: u32 = 1024;
+
+/// How many blocks there may be: the top bit of a number says that a free is under way.
+pub(crate) const MAX_BLOCKS: u32 = (1 << 31) - 1;
+
+/// How many events there may be: they hold numbers of 32 bits. One may end a block beside its own.
+const MAX_EVENTS: usize = u32::MAX as usize - 3;
 
 /// Marks a block, in `known`, whose `FreeRequested` has been.
 const REQUESTED: u32 = 1 << 31;
@@ -44,7 +53,12 @@ pub struct RecordingBuilder {
 
 impl RecordingBuilder {
     /// For a device. `has_addresses` says that keys are addresses.
+    ///
+    /// # Panics
+    ///
+    /// If `device` is not below [`MAX_DEVICES`].
     pub fn new(device: u32, has_addresses: bool) -> Self {
+        assert!(device < MAX_DEVICES, "device {device} is not below {MAX_DEVICES}");
         let recording = Recording {
             device,
             has_addresses,
@@ -67,9 +81,10 @@ impl RecordingBuilder {
         self.recording.events.len()
     }
 
-    /// Is there room for another block? No recording of a real program has 2^31.
+    /// Is there no number left for another event or block? No real program comes near.
     pub(crate) fn is_full(&self) -> bool {
-        self.recording.blocks.len() >= (MAX_BLOCKS - 1) as usize
+        let Recording { blocks, events, .. } = &self.recording;
+        blocks.len() >= MAX_BLOCKS as usize || events.len() >= MAX_EVENTS
     }
 
     /// The block at `key`, unless it is freed.
@@ -98,7 +113,8 @@ impl RecordingBuilder {
     }
 
     fn add_block(&mut self, key: u64, block: Block) -> BlockId {
-        assert!(!self.is_full(), "2^31 blocks in a recording");
+        assert!(!self.is_full(), "a recording of {MAX_BLOCKS} blocks or {MAX_EVENTS} events");
+        assert!(block.size_bytes <= MAX_SIZE_BYTES, "a block of {} bytes", block.size_bytes);
         let id = BlockId(self.recording.blocks.len() as u32);
         let address = if self.recording.has_addresses { key } else { 0 };
         self.recording.blocks.push(Block { address, ..block });
@@ -110,7 +126,8 @@ impl RecordingBuilder {
     ///
     /// # Panics
     ///
-    /// If it is block number 2^31.
+    /// If the block is larger than [`MAX_SIZE_BYTES`], or has no number because there are 2^31. So
+    /// do the other methods that make blocks known.
     pub fn allocate(&mut self, key: u64, size_bytes: u64, stream: u64, stamp: Stamp) -> BlockId {
         if self.live(key).is_some() {
             self.recording.gaps.allocated_over += 1;
@@ -267,4 +284,59 @@ fn put_first(recording: &mut Recording, mut at_start: Vec<BlockId>) {
         }
     }
     recording.uses.iter_mut().for_each(|used| renumber(&mut used.block));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: Stamp = Stamp { time_us: None, site: None };
+
+    #[test]
+    fn what_was_alive_at_the_start_comes_first_by_address() {
+        let mut builder = RecordingBuilder::new(0, true);
+        let used = builder.allocate(512, 10, 0, NONE);
+        builder.use_on_stream(used, 7, NONE);
+        builder.free(4096, 30, 0, NONE);
+        builder.alive_at_start(1024, 20, 0, None);
+        let recording = builder.finish(Vec::new());
+        let blocks: Vec<_> = recording.blocks().iter().map(|b| (b.address, b.size_bytes)).collect();
+        assert_eq!(blocks, [(1024, 20), (4096, 30), (512, 10)]);
+        assert_eq!(recording.blocks_at_start().len(), 2);
+        let [allocated, first, last] = [2, 1, 1].map(BlockId);
+        let events = [
+            Event::Allocate(allocated),
+            Event::Use(0),
+            Event::FreeRequested(first),
+            Event::FreeCompleted(last),
+        ];
+        assert_eq!(recording.events(), events);
+        assert_eq!(recording.uses()[0].block, allocated);
+    }
+
+    /// Times and sites are as long as the events, or not there at all.
+    #[test]
+    fn times_begin_when_the_first_event_has_one() {
+        let mut builder = RecordingBuilder::new(0, false);
+        builder.allocate(1, 10, 0, NONE);
+        builder.allocate(2, 10, 0, Stamp { time_us: Some(5), site: None });
+        builder.free(1, 10, 0, NONE);
+        let recording = builder.finish(Vec::new());
+        let times: Vec<_> = (0..4).map(|at| recording.time_us(at)).collect();
+        assert_eq!(times, [None, Some(5), None, None]);
+        assert_eq!(recording.times_us.len(), recording.events().len());
+        assert!(recording.sites.is_empty());
+    }
+
+    #[test]
+    #[should_panic(expected = "a block of 281474976710657 bytes")]
+    fn a_block_that_no_device_can_have_is_refused() {
+        RecordingBuilder::new(0, false).allocate(1, MAX_SIZE_BYTES + 1, 0, NONE);
+    }
+
+    #[test]
+    #[should_panic(expected = "device 1024")]
+    fn a_device_that_no_machine_has_is_refused() {
+        RecordingBuilder::new(MAX_DEVICES, false);
+    }
 }

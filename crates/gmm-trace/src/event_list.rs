@@ -11,12 +11,11 @@
 //! that is no comment is `a` or `f`.
 
 use crate::Error;
-use crate::builder::{MAX_BLOCKS, RecordingBuilder, Stamp};
+use crate::builder::{MAX_BLOCKS, MAX_SIZE_BYTES, RecordingBuilder, Stamp};
 use crate::lines::Lines;
 use crate::read::{Format, Trace};
 use crate::recording::BlockId;
 use crate::sites::Sites;
-use crate::snapshot::MAX_SIZE_BYTES;
 use crate::source::Source;
 
 /// Could this be the first line?
@@ -47,6 +46,7 @@ pub(crate) fn read(source: &mut Source<'_>) -> Result<Trace, Error> {
 }
 
 fn event(builder: &mut RecordingBuilder, lines: &Lines<'_, '_>) -> Result<(), Error> {
+    check_room(builder, lines)?;
     let mut words = lines.text()?.split_ascii_whitespace();
     let name = words.next();
     let mut number = || -> Result<u64, Error> {
@@ -62,7 +62,6 @@ fn event(builder: &mut RecordingBuilder, lines: &Lines<'_, '_>) -> Result<(), Er
             if builder.live(id).is_some() {
                 return Err(lines.error("allocates an ID that is alive"));
             }
-            check_room(builder, lines)?;
             builder.allocate(id, size, stream, Stamp::default());
         }
         Some("f") => {
@@ -87,14 +86,18 @@ fn live(builder: &RecordingBuilder, id: u64, lines: &Lines<'_, '_>) -> Result<Bl
     builder.live(id).ok_or_else(|| lines.error("the ID is not alive"))
 }
 
-/// Fails if there is no number for another block.
+/// Fails if there is no number for another event or block.
 pub(crate) fn check_room(builder: &RecordingBuilder, lines: &Lines<'_, '_>) -> Result<(), Error> {
     match builder.is_full() {
-        true => Err(too_many_blocks(lines.offset())),
+        true => Err(too_many(lines.offset())),
         false => Ok(()),
     }
 }
 
-pub(crate) fn too_many_blocks(offset: u64) -> Error {
-    Error::TooMany { offset, what: "blocks", limit: u64::from(MAX_BLOCKS - 1) }
+pub(crate) fn too_many(offset: u64) -> Error {
+    Error::TooMany {
+        offset,
+        what: "blocks, or twice as many events,",
+        limit: u64::from(MAX_BLOCKS),
+    }
 }

@@ -10,13 +10,12 @@
 //! allocations, and these in the order of the rows.
 
 use crate::Error;
-use crate::builder::{RecordingBuilder, Stamp};
+use crate::builder::{MAX_BLOCKS, MAX_SIZE_BYTES, RecordingBuilder, Stamp};
 use crate::csv;
-use crate::event_list::too_many_blocks;
+use crate::event_list::too_many;
 use crate::lines::Lines;
 use crate::read::{Format, Trace};
 use crate::sites::Sites;
-use crate::snapshot::MAX_SIZE_BYTES;
 use crate::source::Source;
 
 const COLUMNS: [&str; 4] = ["id", "lower", "upper", "size"];
@@ -38,8 +37,9 @@ pub(crate) fn read(source: &mut Source<'_>) -> Result<Trace, Error> {
     let mut intervals = Vec::new();
     while lines.advance()? {
         let row = csv::values(lines.text()?, places).ok_or_else(|| lines.error("too short"))?;
-        if u32::try_from(intervals.len()).is_ok_and(|count| count >= u32::MAX / 2) {
-            return Err(too_many_blocks(lines.offset()));
+        // A row makes three events.
+        if intervals.len() >= (MAX_BLOCKS / 2) as usize {
+            return Err(too_many(lines.offset()));
         }
         intervals.push(interval(row, &lines)?);
     }

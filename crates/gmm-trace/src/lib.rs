@@ -43,7 +43,7 @@ mod snapshot;
 mod source;
 mod write;
 
-pub use builder::{RecordingBuilder, Stamp};
+pub use builder::{MAX_DEVICES, MAX_SIZE_BYTES, RecordingBuilder, Stamp};
 pub use error::{Error, Expected};
 pub use read::{Format, MEMORY_AT_LEAST, MEMORY_PER_BYTE, Trace, read, read_file};
 pub use recording::{

@@ -243,6 +243,11 @@ impl Recording {
         &self.segments
     }
 
+    /// Is nothing known of the device?
+    pub(crate) fn is_empty(&self) -> bool {
+        self.events.is_empty() && self.segments.is_empty() && self.gaps == Gaps::default()
+    }
+
     /// What does not fit together.
     pub fn gaps(&self) -> Gaps {
         self.gaps
@@ -289,5 +294,16 @@ impl Recording {
             peak = peak.max(live);
         }
         u64::try_from(peak).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_as_the_memory_bound_counts_them() {
+        assert_eq!(size_of::<Event>(), 8);
+        assert_eq!(size_of::<Block>(), 32);
     }
 }

@@ -13,14 +13,13 @@
 //! another stream than the block's own is a use of the block by that stream, and then a free.
 
 use crate::Error;
-use crate::builder::{RecordingBuilder, Stamp};
+use crate::builder::{MAX_SIZE_BYTES, RecordingBuilder, Stamp};
 use crate::csv;
 use crate::event_list::check_room;
 use crate::lines::Lines;
 use crate::read::{Format, Trace};
 use crate::recording::OutOfMemory;
 use crate::sites::Sites;
-use crate::snapshot::MAX_SIZE_BYTES;
 use crate::source::Source;
 
 const COLUMNS: [&str; 5] = ["Time", "Action", "Pointer", "Size", "Stream"];

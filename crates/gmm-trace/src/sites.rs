@@ -147,13 +147,6 @@ impl Sites {
         self.site_numbers.insert(numbers, site);
         Some(site)
     }
-
-    /// Forgets what only adding needs.
-    pub(crate) fn shrink(&mut self) {
-        self.text_numbers = HashMap::new();
-        self.frame_numbers = HashMap::new();
-        self.site_numbers = HashMap::new();
-    }
 }
 
 #[cfg(test)]

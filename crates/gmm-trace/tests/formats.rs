@@ -333,9 +333,11 @@ fn settings_in_all_their_forms() {
 /// Devices of which nothing is known are left out; the writer keeps the numbers of the others.
 #[test]
 fn devices_keep_their_numbers() {
-    let traces = list([list([]), list([event("alloc", 512, 9)]), list([])]);
+    let noted = list([event("snapshot", 0, 1)]);
+    let traces = list([list([]), list([event("alloc", 512, 9)]), noted]);
     let object = dict([("segments", list([])), ("device_traces", traces)]);
     let trace = read_bytes(&pickle(&object, STYLE)).unwrap();
+    assert_eq!(trace.recordings.len(), 1);
     let mut file = Vec::new();
     gmm_trace::write_snapshot(&trace, &mut file).unwrap();
     let again = one(&file);

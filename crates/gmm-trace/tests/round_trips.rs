@@ -21,7 +21,10 @@ fn runs() -> impl Strategy<Value = Vec<Run>> {
 
 /// The devices that anything is known of.
 fn known(runs: &[Run]) -> Vec<(u32, &Run)> {
-    let known = |run: &Run| run.lost < run.events.len() || run.reserved_bytes().1 > 0;
+    let known = |run: &Run| {
+        let mut events = run.events[run.lost..].iter();
+        events.any(|event| event.action != "snapshot") || run.reserved_bytes().1 > 0
+    };
     (0..).zip(runs).filter(|(_, run)| known(run)).collect()
 }
 

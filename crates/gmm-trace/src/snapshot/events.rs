@@ -4,7 +4,7 @@ use super::Reader;
 use super::fields::Place;
 use crate::Error;
 use crate::builder::{RecordingBuilder, Stamp};
-use crate::event_list::too_many_blocks;
+use crate::event_list::too_many;
 use crate::pickle::{Container, Value};
 use crate::recording::{Event, OutOfMemory, SegmentChange};
 
@@ -31,6 +31,9 @@ impl Reader {
     ) -> Result<(), Error> {
         let (place, items) = self.dict(parent, "event", Some(event), "event")?;
         let [action, addr, size, stream, time, frames, device_free] = self.fields(items, EVENT);
+        if builder.is_full() {
+            return Err(too_many(place.offset));
+        }
         // That a snapshot was taken changes nothing.
         if self.text(place, "action", action)? == b"snapshot" {
             return Ok(());
@@ -45,9 +48,6 @@ impl Reader {
         let stream = |reader: &Self| reader.integer(place, "stream", stream);
         let address = |reader: &Self| reader.integer(place, "addr", addr);
         let change: fn(u32) -> Event = match self.text(place, "action", action)? {
-            b"alloc" | b"free_requested" | b"free_completed" if builder.is_full() => {
-                return Err(too_many_blocks(place.offset));
-            }
             b"alloc" => {
                 let size = self.size(place, "size", size)?;
                 builder.allocate(address(self)?, size, stream(self)?, stamp);

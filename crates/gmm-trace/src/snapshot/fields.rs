@@ -1,7 +1,8 @@
 //! Finds and converts the fields of a snapshot's objects.
 
-use super::{MAX_SIZE_BYTES, Reader};
+use super::Reader;
 use crate::Error;
+use crate::builder::MAX_SIZE_BYTES;
 use crate::error::Expected;
 use crate::pickle::{Container, Items, Kind, Value, Values};
 

@@ -19,7 +19,7 @@ mod settings;
 use std::collections::BTreeMap;
 
 use crate::Error;
-use crate::builder::RecordingBuilder;
+use crate::builder::{MAX_DEVICES, RecordingBuilder};
 use crate::error::Expected;
 use crate::pickle::{self, Container, Kind, Value, Values};
 use crate::read::{Format, Trace};
@@ -27,12 +27,6 @@ use crate::recording::Segment;
 use crate::sites::Sites;
 use crate::source::Source;
 use fields::Place;
-
-/// No block is larger, in bytes; so sums over many fit in 128 bits. No device has as much memory.
-pub(crate) const MAX_SIZE_BYTES: u64 = 1 << 48;
-
-/// Devices are numbered below this.
-const MAX_DEVICES: u32 = 1024;
 
 pub(crate) fn read(source: &mut Source<'_>) -> Result<Trace, Error> {
     let (values, top) = pickle::load(source)?;
@@ -58,11 +52,13 @@ pub(crate) fn read(source: &mut Source<'_>) -> Result<Trace, Error> {
         if let Some(trace) = traces.get(&device) {
             reader.trace(*trace, &mut builder)?;
         }
-        recordings.push(builder.finish(segments.remove(&device).unwrap_or_default()));
+        let recording = builder.finish(segments.remove(&device).unwrap_or_default());
+        // A trace may hold nothing but notes that snapshots were taken.
+        if !recording.is_empty() {
+            recordings.push(recording);
+        }
     }
-    let Reader { mut sites, .. } = reader;
-    sites.shrink();
-    Ok(Trace { format: Format::Snapshot, recordings, sites, settings })
+    Ok(Trace { format: Format::Snapshot, recordings, sites: reader.sites, settings })
 }
 
 /// The objects of a snapshot, and the stacks found so far.

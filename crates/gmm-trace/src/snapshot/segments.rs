@@ -1,8 +1,9 @@
 //! The entry `segments`.
 
 use super::fields::Place;
-use super::{MAX_DEVICES, Reader, Segments};
+use super::{Reader, Segments};
 use crate::Error;
+use crate::builder::MAX_DEVICES;
 use crate::error::Expected;
 use crate::pickle::Value;
 use crate::recording::{BlockState, Segment, SegmentBlock, SegmentKind};
