@@ -192,7 +192,7 @@ fn what_would_run_code_is_refused_by_name_and_place() {
 #[test]
 fn what_does_not_fit_is_wrong_at_its_place() {
     // What is wrong, and where.
-    let wrong: [(&[u8], u64); 15] = [
+    let wrong: [(&[u8], u64); 18] = [
         (b"\x80\x06N.", 0),
         (b"\x80\x01N.", 0),
         (b"\x80\x02.", 2),
@@ -207,6 +207,10 @@ fn what_does_not_fit_is_wrong_at_its_place() {
         (b"\x80\x02h\x00.", 2),
         (b"\x80\x02q\x00.", 2),
         (b"\x80\x02N(\x85.", 4),
+        // What lies below a mark is out of reach.
+        (b"\x80\x02N(.", 4),
+        (b"\x80\x02N(2.", 4),
+        (b"\x80\x02N(q\x00.", 4),
         (b"\x80\x02\x8a\x11.", 2),
     ];
     for (file, expected) in wrong {
