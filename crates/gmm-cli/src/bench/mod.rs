@@ -2,13 +2,17 @@
 
 mod bulk;
 mod coalesce;
+mod compare;
 mod distribution;
 mod faults;
 mod options;
 mod oversubscribe;
+mod rank_sum;
 mod raw;
 mod record;
 mod session;
+
+use std::process::ExitCode;
 
 use clap::{Args as ClapArgs, Subcommand};
 
@@ -19,7 +23,24 @@ use session::Session;
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     #[command(subcommand)]
-    suite: Suite,
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    #[command(flatten)]
+    Suite(Suite),
+    /// What got slower, or faster, from one file of results to another.
+    ///
+    /// Compares the ratios to the baselines, case by case. The exit code is 1 if a case got slower: if
+    /// a difference like that is seen by chance in less than 1% of runs (by the rank-sum test of Mann
+    /// and Whitney on the repeats), and the medians differ by more than the tolerance.
+    #[command(after_help = "\
+Examples:
+  gmm bench faults --json > before.json
+  gmm bench faults --json > after.json
+  gmm bench compare before.json after.json")]
+    Compare(compare::CompareArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -58,12 +79,21 @@ impl Suite {
     }
 }
 
-/// Runs what was asked for.
+/// Runs what was asked for. The code is that of a failure if a comparison says that something got
+/// slower.
 ///
 /// # Errors
 /// What the machine or the manager said.
-pub fn run(args: Args) -> anyhow::Result<()> {
-    let mut session = Session::new(args.suite.output());
-    args.suite.run(&mut session)?;
-    session.finish()
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    match args.command {
+        Command::Compare(args) => {
+            Ok(if compare::run(&args)? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        Command::Suite(suite) => {
+            let mut session = Session::new(suite.output());
+            suite.run(&mut session)?;
+            session.finish()?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
 }
