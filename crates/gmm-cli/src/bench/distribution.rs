@@ -43,6 +43,27 @@ impl Distribution {
     pub(super) fn into_values(self) -> Vec<f64> {
         self.0
     }
+
+    /// An interval that holds the median of what was sampled with a probability of at least 95%,
+    /// whatever its distribution, if the measurements are independent: from the `k`-th least to the
+    /// `k`-th greatest, where a binomial variable of as many tosses of a fair coin is below `k` with
+    /// at most 2.5% (W. J. Conover, *Practical Nonparametric Statistics*, section 3.2). `None` for
+    /// fewer than six, which can't say.
+    pub(super) fn median_interval_95(&self) -> Option<(f64, f64)> {
+        let n = self.0.len();
+        // P(X = i) for i = 0, 1, ..., from logarithms, so that a large n does not underflow.
+        let mut ln_p = -(n as f64) * std::f64::consts::LN_2;
+        let (mut below, mut k) = (0.0, 0);
+        loop {
+            below += ln_p.exp();
+            if below > 0.025 {
+                break;
+            }
+            ln_p += ((n - k) as f64).ln() - ((k + 1) as f64).ln();
+            k += 1;
+        }
+        (k > 0).then(|| (self.0[k - 1], self.0[n - k]))
+    }
 }
 
 /// Times of subject and baseline, in seconds, pair by pair, in turn.
@@ -112,6 +133,20 @@ mod tests {
         assert_eq!((d.percentile(0.99), d.percentile(0.0), d.percentile(1.0)), (99.0, 1.0, 100.0));
         assert_eq!((d.median(), d.min(), d.max()), (50.5, 1.0, 100.0));
         assert_eq!(Distribution::new(vec![3.0, 1.0, 2.0]).median(), 2.0);
+    }
+
+    #[test]
+    fn the_interval_of_the_median_is_that_of_the_tables() {
+        let interval =
+            |n: u32| Distribution::new((1..=n).map(f64::from).collect()).median_interval_95();
+        // Ranks from the tables of the sign test.
+        assert_eq!(interval(5), None);
+        assert_eq!(interval(6), Some((1.0, 6.0)));
+        assert_eq!(interval(9), Some((2.0, 8.0)));
+        assert_eq!(interval(20), Some((6.0, 15.0)));
+        assert_eq!(interval(25), Some((8.0, 18.0)));
+        assert_eq!(interval(100), Some((40.0, 61.0)));
+        assert!(interval(5000).is_some());
     }
 
     #[test]

@@ -11,17 +11,14 @@ use clap::Args;
 use gmm::hostxpu::{HostXpuConfig, MIN_FRAMES};
 use gmm::{Gmm, HostXpu, Kernel, MIB, PAGE_SIZE, Stream, Unified};
 use gmm_core::Config;
-use gmm_kernels::stress::TOUCH_STRIDE_BYTES;
 
 use super::distribution::Distribution;
 use super::options::{Kernels, Order, Output, Repeats};
+use super::peers::Peers;
 use super::raw::RawCopies;
 use super::record::Record;
 use super::session::Session;
-
-/// Words of 8 bytes from one touch to the next.
-const TOUCH_STRIDE_WORDS: usize = TOUCH_STRIDE_BYTES / 8;
-const PAGE_WORDS: usize = PAGE_SIZE as usize / 8;
+use super::touched::{self, PAGE_WORDS};
 
 /// What `gmm bench faults` takes.
 #[derive(Debug, Args)]
@@ -49,6 +46,10 @@ pub(super) struct FaultArgs {
     /// Make each repeat once more with the event trace written to this file, and compare
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Also measure how others move the same bytes: through a bounce buffer, in pieces of 4 KiB, and
+    /// by a user-space pager on `UFFDIO_COPY`
+    #[arg(long)]
+    peers: bool,
     #[command(flatten)]
     kernels: Kernels,
     #[command(flatten)]
@@ -108,10 +109,11 @@ pub(super) fn run(args: &FaultArgs, session: &mut Session) -> anyhow::Result<()>
         Bench::new(gmm, window, nr_pages, args)
     };
     let mut benches = windows.iter().map(make).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut peers = if args.peers { Some(Peers::new(nr_pages)?) } else { None };
     for round in 0..rounds {
         let warm_up = round == 0;
         session.doing(if warm_up { "warming up" } else { "faults and raw copies in turn" });
-        for bench in &mut benches {
+        for (nth, bench) in benches.iter_mut().enumerate() {
             // In turn, so that what comes first does so as often as the other.
             let traced_first = round % 2 == 1;
             if traced_first {
@@ -121,6 +123,10 @@ pub(super) fn run(args: &FaultArgs, session: &mut Session) -> anyhow::Result<()>
             if !traced_first {
                 bench.traced_round(args)?;
             }
+            if let Some(peers) = peers.as_mut().filter(|_| nth == 0) {
+                let (to_xpu, to_cpu) = bench.last_round();
+                peers.round(to_xpu, to_cpu, nr_pages, !warm_up)?;
+            }
             if warm_up {
                 (bench.to_xpu, bench.to_cpu) = Default::default();
             }
@@ -129,7 +135,7 @@ pub(super) fn run(args: &FaultArgs, session: &mut Session) -> anyhow::Result<()>
     }
 
     for bench in benches {
-        bench.check()?;
+        touched::check_all(&bench.data)?;
         let backing = bench.gmm.frame_backing();
         let backing = backing.first().map_or("none", |(_, backing)| backing.as_str());
         for (case, samples) in [("to-xpu", bench.to_xpu), ("to-cpu", bench.to_cpu)] {
@@ -138,6 +144,11 @@ pub(super) fn run(args: &FaultArgs, session: &mut Session) -> anyhow::Result<()>
                 .with("order", args.order.name())
                 .with("cores", args.cores)
                 .with("look_ahead", bench.look_ahead);
+            session.put(record)?;
+        }
+    }
+    if let Some(peers) = peers {
+        for record in peers.records(&args.parameter(windows[0]))? {
             session.put(record)?;
         }
     }
@@ -180,7 +191,7 @@ impl Bench {
             gmm,
         };
         bench.times[nr_pages as usize..].copy_from_slice(&bench.order);
-        bench.data.iter_mut().enumerate().for_each(|(nr, word)| *word = pattern(nr));
+        touched::fill(&mut bench.data);
         Ok(bench)
     }
 
@@ -196,6 +207,13 @@ impl Bench {
         self.to_cpu.faulted.push(faulted);
         self.to_cpu.pages = pages;
         Ok(())
+    }
+
+    /// How long the faults of the last round took each way.
+    fn last_round(&self) -> (Duration, Duration) {
+        let last = |samples: &Samples| samples.faulted.last().copied().unwrap_or_default();
+        let [to_xpu, to_cpu] = [&self.to_xpu, &self.to_cpu].map(last).map(Duration::from_secs_f64);
+        (to_xpu, to_cpu)
     }
 
     /// The same faults with the event trace on, if that was asked for.
@@ -236,12 +254,9 @@ impl Bench {
             for &nr in &self.order[cut(nth)..cut(nth + 1)] {
                 let words = &self.data[nr as usize * PAGE_WORDS..][..PAGE_WORDS];
                 let before = Instant::now();
-                let words = words.iter().step_by(TOUCH_STRIDE_WORDS);
-                let sum = words.fold(0u64, |sum, word| sum.wrapping_add(*word));
+                let sum = touched::touch(words);
                 times.push(before.elapsed().as_secs_f64());
-                let offsets = (nr * PAGE_SIZE..(nr + 1) * PAGE_SIZE).step_by(TOUCH_STRIDE_BYTES);
-                let wanted = offsets.fold(0u64, u64::wrapping_add);
-                ensure!(sum == wanted, "page {nr} holds words that add up to {sum}, not {wanted}");
+                touched::check_sum(nr, sum)?;
             }
             Ok((start, Instant::now(), times))
         };
@@ -259,21 +274,6 @@ impl Bench {
         shares.iter_mut().for_each(|share| pages.append(&mut share.2));
         Ok(ended.zip(begun).map_or(Duration::ZERO, |(ended, begun)| ended - begun))
     }
-
-    /// Every word that no touch has written is what it was at first.
-    fn check(&self) -> anyhow::Result<()> {
-        for (nr, &word) in self.data.iter().enumerate() {
-            let touched = nr.is_multiple_of(TOUCH_STRIDE_WORDS);
-            let wanted = if touched { nr as u64 * 8 } else { pattern(nr) };
-            ensure!(word == wanted, "word {nr} is {word:#x}, not {wanted:#x}");
-        }
-        Ok(())
-    }
-}
-
-/// What word `nr` holds at first.
-fn pattern(nr: usize) -> u64 {
-    (nr as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
 /// The same order in each run: Fisher and Yates, with a xorshift generator.

@@ -3,14 +3,26 @@
 mod bulk;
 mod coalesce;
 mod compare;
+mod cpu;
 mod distribution;
 mod faults;
+mod latency;
 mod options;
+mod ordinary;
 mod oversubscribe;
+mod pager;
+mod pagesize;
+mod peers;
+mod programs;
 mod rank_sum;
 mod raw;
 mod record;
+mod scale;
 mod session;
+mod steady;
+mod steal;
+mod switch;
+mod touched;
 
 use std::process::ExitCode;
 
@@ -56,6 +68,21 @@ enum Suite {
     Coalesce(coalesce::CoalesceArgs),
     /// Repeated sweeps over more than the XPU's memory, against raw copies of what moved.
     Oversubscribe(oversubscribe::OversubscribeArgs),
+    /// CPU programs in memory that XPUs can see, and first touches of it, against the kernel's own
+    /// huge pages.
+    Cpu(cpu::CpuArgs),
+    /// What one fault takes beyond its copy, while faults keep arriving and from rest: percentiles.
+    Latency(latency::LatencyArgs),
+    /// CPU programs in memory mapped with 2 MiB pages against 4 KiB pages.
+    Pagesize(pagesize::PagesizeArgs),
+    /// A training-like loop on the XPU when all fits, against the same loop over explicitly copied
+    /// memory; the first iteration apart.
+    Steady(steady::SteadyArgs),
+    /// What grows with how much is mapped, and with how many fault at once.
+    Scale(scale::ScaleArgs),
+    /// Switches between two models that together exceed the XPU, to the first output: against the
+    /// link's speed, and against loading and sleeping.
+    Switch(switch::SwitchArgs),
 }
 
 impl Suite {
@@ -65,6 +92,12 @@ impl Suite {
             Self::Prefetch(args) | Self::Memcpy(args) => &args.output,
             Self::Coalesce(args) => &args.output,
             Self::Oversubscribe(args) => &args.output,
+            Self::Cpu(args) => &args.output,
+            Self::Latency(args) => &args.output,
+            Self::Pagesize(args) => &args.output,
+            Self::Steady(args) => &args.output,
+            Self::Scale(args) => &args.output,
+            Self::Switch(args) => &args.output,
         }
     }
 
@@ -75,6 +108,12 @@ impl Suite {
             Self::Memcpy(args) => bulk::memcpy(args, session),
             Self::Coalesce(args) => coalesce::run(args, session),
             Self::Oversubscribe(args) => oversubscribe::run(args, session),
+            Self::Cpu(args) => cpu::run(args, session),
+            Self::Latency(args) => latency::run(args, session),
+            Self::Pagesize(args) => pagesize::run(args, session),
+            Self::Steady(args) => steady::run(args, session),
+            Self::Scale(args) => scale::run(args, session),
+            Self::Switch(args) => switch::run(args, session),
         }
     }
 }
@@ -87,13 +126,20 @@ impl Suite {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::Compare(args) => {
-            Ok(if compare::run(&args)? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+            return Ok(if compare::run(&args)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
-        Command::Suite(suite) => {
-            let mut session = Session::new(suite.output());
-            suite.run(&mut session)?;
-            session.finish()?;
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Suite(suite) => in_session(suite.output(), |session| suite.run(session))?,
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What was measured before something failed is written all the same.
+fn in_session(
+    output: &Output,
+    run: impl FnOnce(&mut Session) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let mut session = Session::new(output);
+    let result = run(&mut session);
+    let finished = session.finish();
+    result.and(finished)
 }

@@ -179,6 +179,8 @@ fn display_field(key: &str, value: &Value) -> String {
             if key.ends_with("bytes_per_s") {
                 let name = name.trim_end_matches(" bytes per s");
                 format!("{name} {}/s", display_bytes(number as u64))
+            } else if key.ends_with("seconds") {
+                format!("{} {}", name.trim_end_matches(" seconds"), display_seconds(number))
             } else if key.ends_with("bytes") {
                 format!("{name} {}", display_bytes(number as u64))
             } else {
