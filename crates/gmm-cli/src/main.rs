@@ -45,10 +45,11 @@ Examples:
     /// Measure how fast the manager is, against raw copies.
     #[command(after_help = "\
 Examples:
+  gmm bench all --report report.html           everything, as one page, in five minutes
   gmm bench faults                             256 MiB each way, nine times
   gmm bench faults --bytes 64MiB --json        one JSON object a line
+  gmm bench faults --peers                     and how others move the same bytes
   gmm bench faults --spin-us 0                 with both sides asleep while they wait
-  gmm bench coalesce                           what a duplicate fault costs
   gmm bench oversubscribe                      sweeps over up to 4 times the XPU's memory
   gmm bench compare OLD.json NEW.json          what got slower since
 

@@ -10,16 +10,17 @@ use gmm::hostxpu::HostXpuConfig;
 use gmm::{Gmm, HostXpu, MIB, PAGE_SIZE, Unified, display_bytes};
 use gmm_core::HostAddr;
 
+use super::chunks::{self, By};
 use super::distribution::Pairs;
-use super::options::{Kernels, Output, Repeats, nr_cpus};
+use super::options::{Kernels, Link, Output, Repeats, nr_cpus, parse_chunk};
 use super::raw::{RawCopies, Way};
 use super::record::Record;
 use super::session::Session;
 
-const PAGE_WORDS: usize = PAGE_SIZE as usize / 8;
+pub(super) const PAGE_WORDS: usize = PAGE_SIZE as usize / 8;
 
 /// The baseline of all but one case.
-const RAW: &str = "raw copy";
+pub(super) const RAW: &str = "raw copy";
 
 /// What `gmm bench prefetch` and `gmm bench memcpy` take.
 #[derive(Debug, Args)]
@@ -28,8 +29,13 @@ pub(super) struct BulkArgs {
     /// 512MiB for prefetch, 256MiB for memcpy]
     #[arg(long, value_parser = crate::demo::size::parse)]
     bytes: Option<u64>,
+    /// Also move it a chunk of this size a call, for each of these sizes, at least 4KiB
+    #[arg(long, value_delimiter = ',', value_parser = parse_chunk)]
+    pub(super) chunks: Vec<u64>,
     #[command(flatten)]
-    repeats: Repeats,
+    pub(super) link: Link,
+    #[command(flatten)]
+    pub(super) repeats: Repeats,
     #[command(flatten)]
     kernels: Kernels,
     #[command(flatten)]
@@ -38,6 +44,7 @@ pub(super) struct BulkArgs {
 
 /// The record of pairs of which each moved so many bytes.
 fn record(
+    args: &BulkArgs,
     pairs: &Pairs,
     suite: &str,
     case: &str,
@@ -46,13 +53,13 @@ fn record(
     bytes: u64,
 ) -> Record {
     pairs
-        .record_of_bytes(suite, case, display_bytes(bytes), baseline, bytes)
+        .record_of_bytes(suite, case, args.link.name(display_bytes(bytes)), baseline, bytes)
         .with("workers", workers)
         .with("bound_bytes_per_s", bytes as f64 / pairs.seconds().1)
 }
 
 /// As many as the library uses while its caller waits.
-fn nr_workers() -> usize {
+pub(super) fn nr_workers() -> usize {
     nr_cpus().min(4)
 }
 
@@ -67,24 +74,24 @@ fn nr_pages(args: &BulkArgs, default: u64) -> anyhow::Result<u64> {
     Ok(bytes.div_ceil(PAGE_SIZE))
 }
 
-fn configure(config: HostXpuConfig, engines: usize) -> HostXpuConfig {
-    config.cores(1).copy_engines(engines as u32)
+fn configure(args: &BulkArgs, config: HostXpuConfig, engines: usize) -> HostXpuConfig {
+    args.link.configure(config.cores(1).copy_engines(engines as u32))
 }
 
-fn set_up(nr_pages: u64) -> anyhow::Result<(Gmm, RawCopies)> {
-    let config = configure(HostXpuConfig::new(nr_pages * PAGE_SIZE), nr_workers());
+pub(super) fn set_up(args: &BulkArgs, nr_pages: u64) -> anyhow::Result<(Gmm, RawCopies)> {
+    let config = configure(args, HostXpuConfig::new(nr_pages * PAGE_SIZE), nr_workers());
     let raw = RawCopies::new(nr_pages, config)?;
-    Ok((manager(nr_pages, nr_workers())?, raw))
+    Ok((manager(args, nr_pages, nr_workers())?, raw))
 }
 
-fn manager(nr_pages: u64, engines: usize) -> anyhow::Result<Gmm> {
+fn manager(args: &BulkArgs, nr_pages: u64, engines: usize) -> anyhow::Result<Gmm> {
     // Some frames more, so that nothing is evicted.
     let memory = nr_pages * PAGE_SIZE + nr_pages / 8 * PAGE_SIZE + 64 * MIB;
-    let xpu = HostXpu::with_memory(memory).config(|config| configure(config, engines));
+    let xpu = HostXpu::with_memory(memory).config(|config| configure(args, config, engines));
     Ok(Gmm::builder().xpu(xpu).build()?)
 }
 
-fn fill(data: &mut Unified<u64>, seed: u64) {
+pub(super) fn fill(data: &mut Unified<u64>, seed: u64) {
     for (nr, word) in data.iter_mut().enumerate() {
         *word = value(nr, seed);
     }
@@ -94,8 +101,17 @@ fn value(nr: usize, seed: u64) -> u64 {
     (nr as u64 ^ seed).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
+/// Makes sure that the data is what it was filled with.
+pub(super) fn check(data: &[u64], seed: u64) -> anyhow::Result<()> {
+    for (nr, &word) in data.iter().enumerate() {
+        let wanted = value(nr, seed);
+        ensure!(word == wanted, "word {nr} is {word:#x}, not {wanted:#x}");
+    }
+    Ok(())
+}
+
 /// One word of each page is written on the CPU, which takes the page there.
-fn take_to_cpu(data: &mut Unified<u64>, seed: u64) {
+pub(super) fn take_to_cpu(data: &mut Unified<u64>, seed: u64) {
     data.iter_mut().enumerate().step_by(PAGE_WORDS).for_each(|(nr, w)| *w = value(nr, seed));
 }
 
@@ -103,7 +119,7 @@ fn take_to_cpu(data: &mut Unified<u64>, seed: u64) {
 pub(super) fn prefetch(args: &BulkArgs, session: &mut Session) -> anyhow::Result<()> {
     let nr_pages = nr_pages(args, 512 * MIB)?;
     let (bytes, workers) = (nr_pages * PAGE_SIZE, nr_workers());
-    let (gmm, raw) = set_up(nr_pages)?;
+    let (gmm, raw) = set_up(args, nr_pages)?;
     let xpu = gmm.xpu(1)?;
     let (stream, module) = (xpu.stream()?, xpu.load(&args.kernels.kernels)?);
     let touch = module.kernel("touch")?;
@@ -146,10 +162,11 @@ pub(super) fn prefetch(args: &BulkArgs, session: &mut Session) -> anyhow::Result
         ensure!(word == wanted, "word {nr} is {word:#x}, not {wanted:#x}");
     }
     for (case, pairs) in [("to-xpu", to_xpu), ("to-host", to_host)] {
-        session.put(record(&pairs, "prefetch", case, RAW, workers, bytes))?;
+        session.put(record(args, &pairs, "prefetch", case, RAW, workers, bytes))?;
     }
     drop((data, stream, module, xpu, gmm, raw));
-    launch_over_coming_pages(args, nr_pages, session)
+    launch_over_coming_pages(args, nr_pages, session)?;
+    if args.chunks.is_empty() { Ok(()) } else { chunks::run(args, By::Prefetch, nr_pages, session) }
 }
 
 /// A launch over pages that are just being brought, against the longer of the two alone. The cores
@@ -161,7 +178,7 @@ fn launch_over_coming_pages(
     session: &mut Session,
 ) -> anyhow::Result<()> {
     let workers = nr_workers_beside();
-    let gmm = manager(nr_pages, workers)?;
+    let gmm = manager(args, nr_pages, workers)?;
     let xpu = gmm.xpu(1)?;
     let (stream, module) = (xpu.stream()?, xpu.load(&args.kernels.kernels)?);
     let square = module.kernel("square")?;
@@ -193,7 +210,7 @@ fn launch_over_coming_pages(
     }
     let bytes = nr_pages * PAGE_SIZE;
     let (case, baseline) = ("launch-over-coming-pages", "the longer of copy and launch alone");
-    session.put(record(&launches, "prefetch", case, baseline, workers, bytes))
+    session.put(record(args, &launches, "prefetch", case, baseline, workers, bytes))
 }
 
 /// A case of `gmm bench memcpy`: which buffers, and what bounds it.
@@ -226,7 +243,7 @@ pub(super) fn memcpy(args: &BulkArgs, session: &mut Session) -> anyhow::Result<(
     let nr_pages = nr_pages(args, 256 * MIB)?;
     let (bytes, workers) = (nr_pages * PAGE_SIZE, nr_workers());
     // Source and destination may both lie on the XPU, and twice as many pages give as many copies.
-    let (gmm, raw) = set_up(2 * nr_pages)?;
+    let (gmm, raw) = set_up(args, 2 * nr_pages)?;
     let nr_words = nr_pages as usize * PAGE_WORDS;
     let mut source = gmm.mmap_named::<u64>(nr_words + PAGE_WORDS, "bench source")?;
     let mut target = gmm.mmap_named::<u64>(nr_words, "bench target")?;
@@ -269,7 +286,8 @@ pub(super) fn memcpy(args: &BulkArgs, session: &mut Session) -> anyhow::Result<(
             let wanted = value(nr + skipped, seed);
             ensure!(word == wanted, "{}: word {nr} is {word:#x}, not {wanted:#x}", case.name);
         }
-        session.put(record(&samples, "memcpy", case.name, RAW, workers, bytes))?;
+        session.put(record(args, &samples, "memcpy", case.name, RAW, workers, bytes))?;
     }
-    Ok(())
+    drop((source, target, gmm, raw));
+    if args.chunks.is_empty() { Ok(()) } else { chunks::run(args, By::Memcpy, nr_pages, session) }
 }

@@ -13,7 +13,7 @@ use gmm::{Gmm, HostXpu, Kernel, MIB, PAGE_SIZE, Stream, Unified};
 use gmm_core::Config;
 
 use super::distribution::Distribution;
-use super::options::{Kernels, Order, Output, Repeats};
+use super::options::{Kernels, Link, Order, Output, Repeats};
 use super::peers::Peers;
 use super::raw::RawCopies;
 use super::record::Record;
@@ -26,6 +26,8 @@ pub(super) struct FaultArgs {
     /// How much memory migrates each way in one repeat, at least 8MiB; rounded up to 2 MiB pages
     #[arg(long, default_value = "256MiB", value_parser = crate::demo::size::parse)]
     bytes: u64,
+    #[command(flatten)]
+    link: Link,
     #[command(flatten)]
     repeats: Repeats,
     /// How long each side looks for the other's answer at most before it sleeps, in microseconds
@@ -67,7 +69,7 @@ impl FaultArgs {
         if !self.look_ahead.is_empty() {
             parameter += &format!(" look-ahead={look_ahead}");
         }
-        parameter
+        self.link.name(parameter)
     }
 }
 
@@ -91,7 +93,7 @@ pub(super) fn run(args: &FaultArgs, session: &mut Session) -> anyhow::Result<()>
     session.begin("faults", u64::from(rounds));
     session.doing("setting up");
     let configure = |config: HostXpuConfig| {
-        let config = config.cores(args.cores).copy_engines(1);
+        let config = args.link.configure(config.cores(args.cores).copy_engines(1));
         match args.spin_us {
             Some(us) => config.spin(Duration::from_micros(us)),
             None => config,

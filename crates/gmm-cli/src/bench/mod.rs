@@ -1,6 +1,8 @@
 //! `gmm bench`: how fast the manager is, against what the machine can do at best.
 
+mod all;
 mod bulk;
+mod chunks;
 mod coalesce;
 mod compare;
 mod cpu;
@@ -17,6 +19,7 @@ mod programs;
 mod rank_sum;
 mod raw;
 mod record;
+mod report;
 mod scale;
 mod session;
 mod steady;
@@ -40,6 +43,13 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Every suite, in about five minutes; with `--report FILE` as one page, beside what the paper
+    /// reports.
+    #[command(after_help = "\
+Examples:
+  gmm bench all --report report.html
+  gmm bench all --json > results.json")]
+    All(all::AllArgs),
     #[command(flatten)]
     Suite(Suite),
     /// What got slower, or faster, from one file of results to another.
@@ -128,6 +138,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Compare(args) => {
             return Ok(if compare::run(&args)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
+        Command::All(args) => in_session(&args.output, |session| all::run(&args, session))?,
         Command::Suite(suite) => in_session(suite.output(), |session| suite.run(session))?,
     }
     Ok(ExitCode::SUCCESS)

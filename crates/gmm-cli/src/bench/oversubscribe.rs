@@ -13,7 +13,7 @@ use gmm_core::EvictionPolicy;
 use gmm_kernels::stress::SWEEP_WORDS;
 
 use super::distribution::Distribution;
-use super::options::{Kernels, Output, parse_factor, parse_policy};
+use super::options::{Kernels, Link, Output, parse_factor, parse_policy};
 use super::raw::RawCopies;
 use super::record::Record;
 use super::session::Session;
@@ -39,6 +39,8 @@ pub(super) struct OversubscribeArgs {
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(5..=1000))]
     sweeps: u32,
     #[command(flatten)]
+    link: Link,
+    #[command(flatten)]
     kernels: Kernels,
     #[command(flatten)]
     pub(super) output: Output,
@@ -52,7 +54,7 @@ pub(super) fn run(args: &OversubscribeArgs, session: &mut Session) -> anyhow::Re
         args.xpu_memory
     );
     let nr_frames = args.xpu_memory / PAGE_SIZE;
-    let configure = |config: HostXpuConfig| config.cores(1).copy_engines(1);
+    let configure = |config: HostXpuConfig| args.link.configure(config.cores(1).copy_engines(1));
     let raw = RawCopies::new(nr_frames, configure(HostXpuConfig::new(args.xpu_memory)))?;
     session.begin("oversubscribe", 2 * (args.factors.len() * args.policies.len()) as u64);
     for &factor in &args.factors {
@@ -82,6 +84,7 @@ struct Bench {
     nr_pages: u64,
     policy: EvictionPolicy,
     factor: f64,
+    link: Link,
     /// What the last sweep that wrote has stored in the first page.
     value: u64,
 }
@@ -111,6 +114,7 @@ impl Bench {
             nr_pages,
             policy,
             factor,
+            link: args.link.clone(),
             value: 1000,
         };
         let value = bench.value;
@@ -170,7 +174,7 @@ impl Bench {
         }
         let (access, policy) = (if write { "write" } else { "read" }, self.policy.name());
         let case = format!("{access}-{}-{policy}", self.factor);
-        let parameter = format!("factor={}", self.factor);
+        let parameter = self.link.name(format!("factor={}", self.factor));
         // Bytes copied over the time of a sweep, and over the time that raw copies take for as many
         // pages in each direction; pages of all measured sweeps that were brought to the XPU, the
         // least that any policy could do with, and pages pushed out with a copy.

@@ -86,6 +86,11 @@ impl Record {
         self
     }
 
+    /// A field of the suite's own, where it is a number.
+    pub(super) fn number(&self, key: &str) -> Option<f64> {
+        self.more.get(key)?.as_f64()
+    }
+
     /// For people: what it is, how fast, how that compares; then the rest.
     pub(super) fn text(&self) -> String {
         let mut text = format!("{} {}", self.suite, self.case);

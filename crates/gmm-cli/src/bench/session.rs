@@ -8,11 +8,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::options::Output;
 use super::record::{Record, to_csv};
+use super::report;
 
 /// What suites report to.
 pub(super) struct Session {
     output: Output,
     progress: ProgressBar,
+    /// Which suite of how many runs, where there are several.
+    part: String,
     records: Vec<Record>,
 }
 
@@ -20,17 +23,22 @@ impl Session {
     /// Begins a run. The progress bar is on standard error, and only if that is a terminal.
     pub(super) fn new(output: &Output) -> Self {
         let progress = if output.json { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
-        Self { output: output.clone(), progress, records: Vec::new() }
+        Self { output: output.clone(), progress, part: String::new(), records: Vec::new() }
+    }
+
+    /// The next suite is one of several.
+    pub(super) fn part(&mut self, nth: usize, of: usize) {
+        self.part = format!("{nth}/{of} ");
     }
 
     /// A suite begins that will take so many steps.
     pub(super) fn begin(&mut self, suite: &'static str, steps: u64) {
-        let style = ProgressStyle::with_template("{prefix:13} {bar:30} {pos:>4}/{len:4} {msg}")
+        let style = ProgressStyle::with_template("{prefix:19} {bar:30} {pos:>4}/{len:4} {msg}")
             .expect("the template is a constant");
         self.progress.set_style(style);
         self.progress.set_length(steps);
         self.progress.set_position(0);
-        self.progress.set_prefix(suite);
+        self.progress.set_prefix(format!("{}{suite}", self.part));
     }
 
     /// Says what is being done now.
@@ -60,6 +68,10 @@ impl Session {
     /// If a file can't be written, naming it.
     pub(super) fn finish(&self) -> anyhow::Result<()> {
         self.progress.finish_and_clear();
+        if let Some(path) = &self.output.report {
+            fs::write(path, report::page(&self.records))
+                .with_context(|| format!("can't write {}", path.display()))?;
+        }
         let Some(folder) = &self.output.csv else { return Ok(()) };
         fs::create_dir_all(folder)
             .with_context(|| format!("can't make the folder {}", folder.display()))?;
@@ -91,7 +103,7 @@ mod tests {
     #[test]
     fn csv_goes_to_one_file_a_suite() {
         let folder = std::env::temp_dir().join(format!("gmm-bench-csv-{}", std::process::id()));
-        let output = Output { json: true, csv: Some(folder.join("in")) };
+        let output = Output { json: true, csv: Some(folder.join("in")), report: None };
         let mut session = Session::new(&output);
         for (suite, case) in [("one", "a"), ("two", "b"), ("one", "c")] {
             session.records.push(Record::new(suite, case, "", "raw copy", vec![1.0]));
