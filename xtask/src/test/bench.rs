@@ -27,7 +27,7 @@ struct Suite {
 const POSITIVE: [&str; 4] = ["ratio", "ratio_min", "ratio_max", "repeats"];
 const TEXTS: [&str; 4] = ["suite", "case", "parameter", "baseline"];
 
-const SUITES: [Suite; 12] = [
+const SUITES: [Suite; 13] = [
     Suite {
         name: "faults",
         cases: &[
@@ -56,6 +56,13 @@ const SUITES: [Suite; 12] = [
         texts: &[],
     },
     Suite {
+        name: "product",
+        cases: &["faults k=1024", "prefetch k=1024", "faults k=2048", "prefetch k=2048"],
+        positive: &["seconds", "baseline_seconds", "bytes", "faults"],
+        numbers: &[],
+        texts: &[],
+    },
+    Suite {
         name: "latency",
         cases: &["to-xpu arriving", "to-cpu arriving", "to-xpu from-rest", "to-cpu from-rest"],
         positive: &["seconds", "baseline_seconds", "faults"],
@@ -64,8 +71,8 @@ const SUITES: [Suite; 12] = [
     },
     Suite {
         name: "prefetch",
-        cases: &["to-xpu", "to-host", "launch-over-coming-pages"],
-        positive: &["bytes", "seconds", "bytes_per_s", "bound_bytes_per_s", "workers"],
+        cases: &["to-xpu", "to-host", "launch-over-coming-pages", "chunks-to-xpu"],
+        positive: &["bytes", "seconds", "bytes_per_s", "baseline_bytes_per_s", "workers"],
         numbers: &[],
         texts: &[],
     },
@@ -78,8 +85,9 @@ const SUITES: [Suite; 12] = [
             "host-to-host",
             "plain-to-xpu",
             "unaligned-to-xpu",
+            "chunks-host-to-xpu",
         ],
-        positive: &["bytes", "seconds", "bytes_per_s", "bound_bytes_per_s", "workers"],
+        positive: &["bytes", "seconds", "bytes_per_s", "baseline_bytes_per_s", "workers"],
         numbers: &[],
         texts: &[],
     },

@@ -20,10 +20,11 @@ pub(super) struct AllArgs {
 }
 
 /// The command lines, and how each is shortened.
-const LINES: [(&str, &str); 13] = [
+const LINES: [(&str, &str); 14] = [
     ("faults --bytes 128MiB --peers", "--bytes 16MiB --repeats 5"),
     ("faults --bytes 128MiB --order random", "--bytes 16MiB --repeats 5"),
     ("faults --bytes 128MiB --cores 4", "--bytes 16MiB --repeats 5"),
+    ("product", "--k 1024,2048 --m 256 --repeats 5"),
     ("latency", "--pages 4 --repeats 5"),
     (
         "prefetch --bytes 256MiB --chunks 64KiB,256KiB,1MiB,4MiB,16MiB,64MiB,256MiB",

@@ -15,6 +15,7 @@ mod oversubscribe;
 mod pager;
 mod pagesize;
 mod peers;
+mod product;
 mod programs;
 mod rank_sum;
 mod raw;
@@ -85,6 +86,8 @@ enum Suite {
     Latency(latency::LatencyArgs),
     /// CPU programs in memory mapped with 2 MiB pages against 4 KiB pages.
     Pagesize(pagesize::PagesizeArgs),
+    /// Matrix products with growing k, end to end: operands on the CPU, the result zero-filled on the XPU.
+    Product(product::ProductArgs),
     /// A training-like loop on the XPU when all fits, against the same loop over explicitly copied
     /// memory; the first iteration apart.
     Steady(steady::SteadyArgs),
@@ -105,6 +108,7 @@ impl Suite {
             Self::Cpu(args) => &args.output,
             Self::Latency(args) => &args.output,
             Self::Pagesize(args) => &args.output,
+            Self::Product(args) => &args.output,
             Self::Steady(args) => &args.output,
             Self::Scale(args) => &args.output,
             Self::Switch(args) => &args.output,
@@ -121,6 +125,7 @@ impl Suite {
             Self::Cpu(args) => cpu::run(args, session),
             Self::Latency(args) => latency::run(args, session),
             Self::Pagesize(args) => pagesize::run(args, session),
+            Self::Product(args) => product::run(args, session),
             Self::Steady(args) => steady::run(args, session),
             Self::Scale(args) => scale::run(args, session),
             Self::Switch(args) => switch::run(args, session),

@@ -138,6 +138,7 @@ mod tests {
             "steady",
             "prefetch",
             "faults",
+            "product",
             "oversubscribe",
             "cpu",
             "scale",
