@@ -12,7 +12,7 @@ pub(super) fn describe() -> Vec<(&'static str, String)> {
         ("processor", field(&cpuinfo, "model name")),
         ("processors of this process", crate::bench::options::nr_cpus().to_string()),
         ("virtual machine", if cpuinfo.contains(" hypervisor") { "yes" } else { "no" }.to_owned()),
-        ("memory", field(&memory, "MemTotal")),
+        ("memory", memory_size(&field(&memory, "MemTotal"))),
         ("kernel", read("/proc/sys/kernel/osrelease").trim().to_owned()),
         ("transparent huge pages", bracketed("/sys/kernel/mm/transparent_hugepage/enabled")),
         (
@@ -29,6 +29,25 @@ pub(super) fn describe() -> Vec<(&'static str, String)> {
                 .to_owned(),
         ),
     ]
+}
+
+/// What to say of a machine that does other things too: the load is of all processes, and a benchmark
+/// makes up to four of it.
+pub(super) fn warning() -> Option<String> {
+    let load = read("/proc/loadavg");
+    let load = load.split(' ').next()?.parse::<f64>().ok()?;
+    let cpus = crate::bench::options::nr_cpus();
+    (load > cpus as f64 + 4.0).then(|| {
+        format!(
+            "The load average was {load:.1} on {cpus} processors: other programs were at work, and \
+             figures from such a run are noise."
+        )
+    })
+}
+
+fn memory_size(text: &str) -> String {
+    let kib = text.strip_suffix(" kB").and_then(|kib| kib.parse::<u64>().ok());
+    kib.map_or_else(|| text.to_owned(), |kib| gmm::display_bytes(kib << 10))
 }
 
 fn read(path: &str) -> String {
@@ -58,5 +77,7 @@ mod tests {
         assert_eq!(field("", "b"), "unknown");
         assert_eq!(chosen("always [madvise] never\n"), "madvise");
         assert_eq!(chosen(""), "unknown");
+        assert_eq!(memory_size("24684084 kB"), "23.5 GiB");
+        assert_eq!(memory_size("unknown"), "unknown");
     }
 }

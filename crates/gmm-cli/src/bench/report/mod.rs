@@ -28,13 +28,18 @@ pub(super) fn page(records: &[Record]) -> String {
          evaluation reports (section 6, and the switch of section 7). The XPU here is the host XPU: a \
          process with a page table, faults and memory of its own, on the same processors. Its speeds say \
          nothing about a card; how a subject compares with its baseline, measured in turn, is what can be \
-         compared.</p>\n"
+         compared. Bars are medians: blue of GMM, grey of baselines. Whiskers go from the least to the \
+         greatest repeat; one without an end goes on beyond the plot.</p>\n"
     );
     page.push_str("<h2>The machine</h2>\n<table class=\"machine\">\n");
     for (what, value) in machine::describe() {
         let _ = writeln!(page, "<tr><th>{what}</th><td>{}</td></tr>", escape(&value));
     }
-    page.push_str("</table>\n<h2>Figure by figure</h2>\n<div class=\"wide\"><table>\n");
+    page.push_str("</table>\n");
+    if let Some(warning) = machine::warning() {
+        let _ = writeln!(page, "<p class=\"warning\">{}</p>", escape(&warning));
+    }
+    page.push_str("<h2>Figure by figure</h2>\n<div class=\"wide\"><table>\n");
     page.push_str(
         "<tr><th>paper</th><th>reproduced here</th><th>not without the hardware</th></tr>\n",
     );
@@ -81,9 +86,8 @@ fn section(page: &mut String, figure: &Figure, records: &[&Record]) {
 fn all_results(page: &mut String, records: &[Record]) {
     page.push_str(
         "<section>\n<h2>All results</h2>\n<p>Ratios are the subject's speed over its baseline's, pair by \
-         pair: the median, the least and the greatest. Blue bars are GMM, grey ones baselines; whiskers go \
-         from the least to the greatest repeat.</p>\n\
-         <details><summary>Show the table</summary>\n<div class=\"wide\"><table class=\"numbers\">\n\
+         pair: the median, the least and the greatest.</p>\n<details><summary>Show the table</summary>\n\
+         <div class=\"wide\"><table class=\"numbers\">\n\
          <tr><th>suite</th><th>case</th><th>parameter</th><th>time</th><th>ratio</th><th>least</th>\
          <th>greatest</th><th>repeats</th><th>baseline</th></tr>\n",
     );

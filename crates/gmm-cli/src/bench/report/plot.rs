@@ -107,12 +107,16 @@ pub(super) fn bars(rows: &[Bar], axis: Axis) -> String {
             ROW - 10.0,
         );
         if let Some((low, high)) = bar.spread {
+            let (left, right, top) = (x(low), x(high), middle - 4.0);
+            // What leaves the plot has no end in it.
+            let end = |value: f64, at: f64| {
+                if value <= most { format!("M{at:.1} {top:.1}v8") } else { String::new() }
+            };
             let _ = writeln!(
                 svg,
-                "<path class=\"whisker\" d=\"M{0:.1} {middle:.1}H{1:.1}M{0:.1} {2:.1}v8M{1:.1} {2:.1}v8\"/>",
-                x(low),
-                x(high),
-                middle - 4.0,
+                "<path class=\"whisker\" d=\"M{left:.1} {middle:.1}H{right:.1}{}{}\"/>",
+                end(low, left),
+                end(high, right),
             );
         }
         let _ = writeln!(

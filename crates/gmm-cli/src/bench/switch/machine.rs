@@ -31,8 +31,9 @@ impl Machine {
         look_ahead: u32,
         args: &SwitchArgs,
     ) -> anyhow::Result<Self> {
-        let xpu = HostXpu::with_memory(memory_bytes)
-            .config(|config| config.cores(1).copy_engines(1).replayable_faults(faults));
+        let xpu = HostXpu::with_memory(memory_bytes).config(|config| {
+            args.link.configure(config.cores(1).copy_engines(1).replayable_faults(faults))
+        });
         let gmm = Gmm::builder().xpu(xpu).config(|c| c.look_ahead = look_ahead).build()?;
         let xpu = gmm.xpu(1)?;
         let module = xpu.load(&args.kernels.kernels)?;

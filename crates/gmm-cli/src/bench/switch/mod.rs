@@ -16,7 +16,7 @@ use gmm::hostxpu::HostXpuConfig;
 use gmm::{MIB, PAGE_SIZE, Unified, display_bytes};
 
 use super::distribution::{Distribution, Pairs};
-use super::options::{Kernels, Output, Repeats};
+use super::options::{Kernels, Link, Output, Repeats};
 use super::raw::RawCopies;
 use super::record::Record;
 use super::session::Session;
@@ -37,6 +37,8 @@ pub(super) struct SwitchArgs {
     /// tmpfs is) no load is cold [default: the folder for temporary files]
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
+    #[command(flatten)]
+    link: Link,
     #[command(flatten)]
     repeats: Repeats,
     #[command(flatten)]
@@ -71,7 +73,7 @@ pub(super) fn run(args: &SwitchArgs, session: &mut Session) -> anyhow::Result<()
     }
     let mut loader = Loader::new(shape, memory, &models, args)?;
     let raw_config = HostXpuConfig::new(args.xpu_memory).cores(1).copy_engines(1);
-    let raw = RawCopies::new(nr_frames, raw_config)?;
+    let raw = RawCopies::new(nr_frames, args.link.configure(raw_config))?;
 
     // What of the one does not fit beside the other, whatever the policy.
     let model_pages = shape.weight_bytes().div_ceil(PAGE_SIZE);
@@ -142,6 +144,7 @@ impl Samples {
             0 => parameter,
             pages => format!("{parameter} look-ahead={pages}"),
         };
+        let parameter = args.link.name(parameter);
         let median = |values: Vec<f64>| Distribution::new(values).median();
         let (_, bound_s) = self.against_bound.seconds();
         let mut records = vec![
