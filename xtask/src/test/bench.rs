@@ -65,7 +65,7 @@ const SUITES: [Suite; 13] = [
     Suite {
         name: "latency",
         cases: &["to-xpu arriving", "to-cpu arriving", "to-xpu from-rest", "to-cpu from-rest"],
-        positive: &["seconds", "baseline_seconds", "faults"],
+        positive: &["seconds", "baseline_seconds", "pages"],
         numbers: &["overhead_us_median", "overhead_us_p99", "steal_percent"],
         texts: &[],
     },

@@ -39,7 +39,7 @@ const LINES: [(&str, &str); 14] = [
         "oversubscribe --factors 1.25,1.5,2,4 --policies dip,lru",
         "--xpu-memory 8MiB --factors 1.5 --policies dip --sweeps 5",
     ),
-    ("pagesize --bytes 128MiB", "--bytes 4MiB --repeats 5"),
+    ("pagesize", "--bytes 4MiB --repeats 5"),
     ("cpu --bytes 64MiB", "--bytes 4MiB --pairs 6"),
     ("steady", "--bytes 8MiB --iterations 2 --repeats 5"),
     ("scale", "--mapped 2GiB --touched 8 --lookups 1000 --repeats 5"),

@@ -25,6 +25,9 @@ pub(super) struct LatencyArgs {
     /// How long everything rests before a fault "from rest", in microseconds
     #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pause_us: u64,
+    /// The longest window of look-ahead, in pages. Without one each page is a fault
+    #[arg(long, default_value_t = 0)]
+    look_ahead: u32,
     #[command(flatten)]
     repeats: Repeats,
     #[command(flatten)]
@@ -52,13 +55,13 @@ impl Samples {
 
     fn record(self, case: &str, parameter: &str, stolen_percent: f64) -> Record {
         let raw = Distribution::new(self.raw).median();
-        let nr_faults = self.faults.len();
+        let nr_pages = self.faults.len();
         let overhead: Vec<_> = self.faults.iter().map(|fault| (fault - raw) * 1e6).collect();
         let (overhead, faults) = (Distribution::new(overhead), Distribution::new(self.faults));
         Record::new("latency", case, parameter, "raw copy of a page", self.ratios)
             .seconds(faults.median())
             .with("baseline_seconds", raw)
-            .with("faults", nr_faults)
+            .with("pages", nr_pages)
             .with("overhead_us_median", overhead.median())
             .with("overhead_us_p90", overhead.percentile(0.90))
             .with("overhead_us_p99", overhead.percentile(0.99))
@@ -76,7 +79,8 @@ pub(super) fn run(args: &LatencyArgs, session: &mut Session) -> anyhow::Result<(
     let configure = |config: HostXpuConfig| config.cores(1).copy_engines(1);
     let raw = RawCopies::new(nr_pages, configure(HostXpuConfig::new(bytes)))?;
     let xpu = HostXpu::with_memory(bytes + 8 * MIB).config(configure);
-    let mut bench = Bench::new(Gmm::builder().xpu(xpu).build()?, nr_pages as usize, args)?;
+    let gmm = Gmm::builder().xpu(xpu).config(|c| c.look_ahead = args.look_ahead).build()?;
+    let mut bench = Bench::new(gmm, nr_pages as usize, args)?;
     for (parameter, pause_us) in [("arriving", 0), ("from-rest", args.pause_us)] {
         session.doing(format!("faults {parameter}"));
         let pause = Duration::from_micros(pause_us);

@@ -18,7 +18,7 @@ use super::session::Session;
 #[derive(Debug, Args)]
 pub(super) struct PagesizeArgs {
     /// How much memory is used, at least 2MiB; rounded up to 2 MiB pages
-    #[arg(long, default_value = "256MiB", value_parser = crate::demo::size::parse)]
+    #[arg(long, default_value = "64MiB", value_parser = crate::demo::size::parse)]
     bytes: u64,
     #[command(flatten)]
     repeats: Repeats,

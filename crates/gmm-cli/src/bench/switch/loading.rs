@@ -65,7 +65,7 @@ impl Loader {
         models: &[Vec<f32>; 2],
         args: &SwitchArgs,
     ) -> anyhow::Result<Self> {
-        let machine = Machine::new(shape, memory_bytes, false, 0, args)?;
+        let machine = Machine::new(shape, memory_bytes, false, args)?;
         let folder = args.folder.clone().unwrap_or_else(std::env::temp_dir);
         let file = |nr: usize| TemporaryFile::new(&folder, nr, &models[nr]);
         Ok(Self {

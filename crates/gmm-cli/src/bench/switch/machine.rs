@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use gmm::hostxpu::MAX_ARGS;
 use gmm::{Gmm, HostXpu, Kernel, NodeId, Stream, Unified};
+use gmm_core::Config;
 
 use super::SwitchArgs;
 use super::model::Shape;
@@ -23,18 +24,18 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// With so much memory, faults or none, and look-ahead of so many pages.
+    /// With so much memory, and faults or none.
     pub(super) fn new(
         shape: Shape,
         memory_bytes: u64,
         faults: bool,
-        look_ahead: u32,
         args: &SwitchArgs,
     ) -> anyhow::Result<Self> {
         let xpu = HostXpu::with_memory(memory_bytes).config(|config| {
             args.link.configure(config.cores(1).copy_engines(1).replayable_faults(faults))
         });
-        let gmm = Gmm::builder().xpu(xpu).config(|c| c.look_ahead = look_ahead).build()?;
+        let window = args.look_ahead.unwrap_or(Config::default().look_ahead);
+        let gmm = Gmm::builder().xpu(xpu).config(|c| c.look_ahead = window).build()?;
         let xpu = gmm.xpu(1)?;
         let module = xpu.load(&args.kernels.kernels)?;
         let kernels = KERNELS.iter().map(|name| Ok((*name, module.kernel(name)?)));

@@ -30,9 +30,10 @@ pub(super) struct SwitchArgs {
     /// How much memory the XPU has, at least 16MiB; two models of three quarters of that are served
     #[arg(long, default_value = "128MiB", value_parser = crate::demo::size::parse)]
     xpu_memory: u64,
-    /// The longest window of look-ahead in unified memory, in pages; 0 is none
-    #[arg(long, default_value_t = 0)]
-    look_ahead: u32,
+    /// The longest window of look-ahead in unified memory, in pages; 0 is none [default: the
+    /// manager's own]
+    #[arg(long)]
+    look_ahead: Option<u32>,
     /// Where the weights are written to and loaded from, for two of the baselines. In memory (as a
     /// tmpfs is) no load is cold [default: the folder for temporary files]
     #[arg(long, value_name = "DIR")]
@@ -66,7 +67,7 @@ pub(super) fn run(args: &SwitchArgs, session: &mut Session) -> anyhow::Result<()
     let outputs = [shape.reference(&models[0], 3)?, shape.reference(&models[1], 3)?];
     // One frame more, for what is computed.
     let memory = (nr_frames + 1) * PAGE_SIZE;
-    let mut machine = Machine::new(shape, memory, true, args.look_ahead, args)?;
+    let mut machine = Machine::new(shape, memory, true, args)?;
     let mut weights = [machine.weights("bench model 1")?, machine.weights("bench model 2")?];
     for (weights, model) in weights.iter_mut().zip(&models) {
         weights.copy_from_slice(model);
@@ -141,8 +142,8 @@ impl Samples {
     fn records(self, shape: Shape, args: &SwitchArgs) -> Vec<Record> {
         let parameter = display_bytes(args.xpu_memory);
         let parameter = match args.look_ahead {
-            0 => parameter,
-            pages => format!("{parameter} look-ahead={pages}"),
+            None => parameter,
+            Some(pages) => format!("{parameter} look-ahead={pages}"),
         };
         let parameter = args.link.name(parameter);
         let median = |values: Vec<f64>| Distribution::new(values).median();
