@@ -143,7 +143,8 @@ impl Streams {
         if most == 0 {
             return None;
         }
-        let mut state = self.state.lock();
+        // A fault does not wait for another's: one that goes unnoticed is made up for by the next.
+        let mut state = self.state.try_lock()?;
         let Noted { planned, reached } =
             state.note(page.0 as i64, access == Access::Write, most.min(BATCH as u32), now);
         if planned {
