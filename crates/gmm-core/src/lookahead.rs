@@ -131,8 +131,8 @@ struct Ahead {
 }
 
 impl Streams {
-    /// A fault on `page`, which is about to be served. `most` is the longest window; 0 turns
-    /// look-ahead off. If it is the first in a window, says which.
+    /// A fault on `page`, which is about to be served. `most` is the longest window. If it is the
+    /// first in a window, says which.
     pub(crate) fn note(
         &self,
         page: PageNr,
@@ -140,9 +140,6 @@ impl Streams {
         most: u32,
         now: impl Fn() -> Duration,
     ) -> Option<Window> {
-        if most == 0 {
-            return None;
-        }
         // A fault does not wait for another's: one that goes unnoticed is made up for by the next.
         let mut state = self.state.try_lock()?;
         let Noted { planned, reached } =
