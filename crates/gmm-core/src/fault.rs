@@ -101,10 +101,10 @@ impl Space {
         });
         let generation = before.map(|(generation, _)| generation);
         // One that another was quicker to serve says nothing new of where the processor goes.
-        let news = before.filter(|&(_, is_usable)| !is_usable && self.config.look_ahead > 0);
-        let window = news.and_then(|_| {
-            processor.streams.note(page, access, self.config.look_ahead, || self.clock.now())
-        });
+        let is_news = before.is_some_and(|(_, is_usable)| !is_usable);
+        let most = Some(self.config.look_ahead).filter(|&most| is_news && most > 0);
+        let window =
+            most.and_then(|most| processor.streams.note(page, access, most, || self.clock.now()));
         let was_ahead = window.is_some_and(|window| self.map_window(processor, window, page));
         let result = match entry {
             Some(_) if was_ahead => Ok(FaultOutcome::Mapped),
