@@ -16,8 +16,9 @@
 //! a full node of few frames it brings nothing. It never evicts, imports or waits, and what fails is
 //! left to the fault.
 
+mod loners;
+
 use core::time::Duration;
-use std::sync::Arc;
 
 use crate::bulk::{Aim, BATCH, Flight, Locked};
 use crate::driver::Access;
@@ -26,7 +27,9 @@ use crate::fault::Cause;
 use crate::node::Node;
 use crate::space::Space;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Mutex, Rank};
+use crate::sync::{Mutex, Rank, Shared};
+use loners::{Loners, Reach};
+
 use crate::{Batch, MAX_PROCESSORS, PageNr, PageRange, Processor};
 
 /// How many runs of one processor are followed at once: its cores have one each, or several.
@@ -49,6 +52,10 @@ pub(crate) struct Streams {
     planned: AtomicBool,
     /// Whether there was ever one.
     live: AtomicBool,
+    /// Faults that are no run's so far.
+    loners: Loners,
+    /// Where faults that the streams know may be: written under the lock, read without it.
+    reach: [Reach; NR_STREAMS],
 }
 
 #[derive(Debug, Default)]
@@ -140,15 +147,28 @@ impl Streams {
         most: u32,
         now: impl Fn() -> Duration,
     ) -> Option<Window> {
+        let is_of_run = self.reach.iter().any(|reach| reach.contains(page));
+        let before = if is_of_run { None } else { Some(self.loners.neighbour(page)?) };
         // A fault does not wait for another's: one that goes unnoticed is made up for by the next.
         let mut state = self.state.try_lock()?;
-        let Noted { planned, reached } =
-            state.note(page.0 as i64, access == Access::Write, most.min(BATCH as u32), now);
+        let (writes, most) = (access == Access::Write, most.min(BATCH as u32));
+        if let Some(before) = before {
+            state.note(before.0 as i64, writes, most, &now);
+        }
+        let Noted { planned, reached } = state.note(page.0 as i64, writes, most, now);
+        self.publish(&state);
         if planned {
             self.live.store(true, Ordering::Release);
             self.planned.store(true, Ordering::Release);
         }
         reached
+    }
+
+    fn publish(&self, state: &State) {
+        for (stream, reach) in state.streams.iter().zip(&self.reach).filter(|(s, _)| s.run > 0) {
+            let (from, to) = stream.reach();
+            reach.set(from, to);
+        }
     }
 
     /// Whether the page was brought ahead a short while ago, and may not have been used yet.
@@ -180,6 +200,7 @@ impl Streams {
         state.at_work = false;
         if done < ahead.window.nr_pages {
             state.give_up(ahead, done);
+            self.publish(&state);
         }
     }
 }
@@ -261,7 +282,7 @@ impl Stream {
             };
         }
         let at = page * self.direction;
-        let known = self.next - 2 * i64::from(self.window) - 1;
+        let known = self.known_from();
         if (self.next..=self.ahead).contains(&at) {
             Fit::Next(self.direction)
         } else if (known..self.next).contains(&at) {
@@ -269,6 +290,21 @@ impl Stream {
         } else {
             Fit::Other
         }
+    }
+
+    /// The first position that is of the run.
+    fn known_from(&self) -> i64 {
+        self.next - 2 * i64::from(self.window) - 1
+    }
+
+    /// The lowest and the highest page that [`Stream::fit`] has to do with.
+    fn reach(&self) -> (PageNr, PageNr) {
+        let ends = match self.run {
+            1 => [self.next - 1, self.next + 1],
+            _ => [self.known_from() * self.direction, self.ahead * self.direction],
+        };
+        let page = |at: i64| PageNr(at.max(0) as u64);
+        (page(ends[0].min(ends[1])), page(ends[0].max(ends[1])))
     }
 
     /// A fault at `at` goes on with the run. If it is in the window, says what of that was begun.
@@ -302,7 +338,7 @@ impl Stream {
 
 /// Pages that reclaim spares for now: brought ahead of a use that may not have come yet.
 pub(crate) struct Expected {
-    by: Batch<Arc<Processor>, MAX_PROCESSORS>,
+    by: Batch<Shared<Processor>, MAX_PROCESSORS>,
     now: Duration,
 }
 
@@ -316,8 +352,9 @@ impl Space {
     /// The pages that were brought ahead to `node`.
     pub(crate) fn expected_on(&self, node: &Node) -> Expected {
         let mut by = Batch::new();
-        let all = self.processors().chain(core::iter::once(self.cpu().clone()));
-        for processor in all.filter(|p| p.node == node.id && p.streams.live.load(Ordering::Acquire))
+        for processor in self
+            .all_processors()
+            .filter(|p| p.node == node.id && p.streams.live.load(Ordering::Acquire))
         {
             by.push(processor);
         }
@@ -359,7 +396,7 @@ impl Space {
                 }
                 // One that nobody has touched is made when it is touched, not before.
                 if m.copy_on(node.id).is_none() {
-                    let frame = m.source().and_then(|_| node.pop_free_beyond(keep));
+                    let frame = m.source().and_then(|_| node.pop_free_beyond(keep, || ()));
                     let Some(frame) = frame else { break };
                     let mut l = Locked::new(page, m);
                     let exclusive = exclusive(processor, window);
@@ -381,7 +418,7 @@ impl Space {
     /// The processor has reached a window: maps those of its pages that are there, and says whether
     /// `page`, which it has touched, is among them.
     pub(crate) fn map_window(&self, processor: &Processor, window: Window, page: PageNr) -> bool {
-        let Some(mapper) = self.processor(processor.id) else { return false };
+        let Some(mapper) = self.processor_by(page.0, processor.id) else { return false };
         let (node, mappers) = (self.known_node(processor.node), [mapper]);
         let mut flight = Flight::new(ahead(node, &mappers, processor));
         for page in window.pages() {
@@ -415,7 +452,7 @@ impl Space {
     }
 }
 
-fn ahead<'a>(node: &'a Node, mappers: &'a [Arc<Processor>], by: &Processor) -> Aim<'a> {
+fn ahead<'a>(node: &'a Node, mappers: &'a [Shared<Processor>], by: &Processor) -> Aim<'a> {
     Aim { node, mappers, cause: Cause::LookAhead, on_behalf_of: Some(by.id) }
 }
 
@@ -427,6 +464,22 @@ fn exclusive(processor: &Processor, window: Window) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn faults_that_jump_about_take_no_lock() {
+        let streams = Streams::default();
+        let note = |page| streams.note(PageNr(page), Access::Read, 8, || Duration::ZERO);
+        let held = streams.state.lock();
+        for page in [50, 7, 100] {
+            note(page);
+        }
+        drop(held);
+        assert!(streams.state.lock().streams.iter().all(|stream| stream.run == 0));
+        for page in [101, 102] {
+            note(page);
+        }
+        assert!(streams.planned.load(Ordering::Acquire), "three in a row are a run");
+    }
 
     /// Notes faults; says which pages are to be brought after the last.
     fn after(state: &mut State, faults: &[i64]) -> Vec<u64> {
