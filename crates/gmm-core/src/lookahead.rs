@@ -28,7 +28,7 @@ use crate::node::Node;
 use crate::space::Space;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, Rank, Shared};
-use loners::{Loners, Reach};
+use loners::{Age, Loners, Reach};
 
 use crate::{Batch, MAX_PROCESSORS, PageNr, PageRange, Processor};
 
@@ -89,6 +89,7 @@ struct Stream {
     planned: u32,
     writes: bool,
     last_used: u64,
+    age: Age,
     /// When the window was planned.
     since: Duration,
 }
@@ -147,15 +148,16 @@ impl Streams {
         most: u32,
         now: impl Fn() -> Duration,
     ) -> Option<Window> {
-        let is_of_run = self.reach.iter().any(|reach| reach.contains(page));
+        let age = self.loners.age();
+        let is_of_run = self.reach.iter().any(|reach| reach.contains(page, age));
         let before = if is_of_run { None } else { Some(self.loners.neighbour(page)?) };
         // A fault does not wait for another's: one that goes unnoticed is made up for by the next.
         let mut state = self.state.try_lock()?;
         let (writes, most) = (access == Access::Write, most.min(BATCH as u32));
         if let Some(before) = before {
-            state.note(before.0 as i64, writes, most, &now);
+            state.note(before.0 as i64, writes, most, age, &now);
         }
-        let Noted { planned, reached } = state.note(page.0 as i64, writes, most, now);
+        let Noted { planned, reached } = state.note(page.0 as i64, writes, most, age, now);
         self.publish(&state);
         if planned {
             self.live.store(true, Ordering::Release);
@@ -166,8 +168,7 @@ impl Streams {
 
     fn publish(&self, state: &State) {
         for (stream, reach) in state.streams.iter().zip(&self.reach).filter(|(s, _)| s.run > 0) {
-            let (from, to) = stream.reach();
-            reach.set(from, to);
+            reach.set(stream.reach(), stream.age);
         }
     }
 
@@ -215,17 +216,24 @@ struct Noted {
 }
 
 impl State {
-    fn note(&mut self, page: i64, writes: bool, most: u32, now: impl Fn() -> Duration) -> Noted {
+    fn note(
+        &mut self,
+        page: i64,
+        writes: bool,
+        most: u32,
+        age: Age,
+        now: impl Fn() -> Duration,
+    ) -> Noted {
         self.now += 1;
         if self.limit == 0 {
             self.limit = most;
         }
         // A run that goes on, before one that only knows the page from earlier.
-        let live = |s: &&mut Stream| s.run > 0;
+        let live = |s: &&mut Stream| s.run > 0 && !age.is_past(s.age);
         let fits = self.streams.iter_mut().filter(live).map(|s| (s.fit(page), s));
         let best = fits.filter(|(fit, _)| *fit != Fit::Other).max_by_key(|(fit, _)| *fit);
         if let Some((fit, stream)) = best {
-            stream.last_used = self.now;
+            (stream.last_used, stream.age) = (self.now, age);
             stream.writes |= writes;
             let mut reached = None;
             if let Fit::Next(direction) = fit {
@@ -240,7 +248,8 @@ impl State {
         if oldest.window > 0 {
             self.limit = (self.limit / 2).max(1);
         }
-        *oldest = Stream { run: 1, next: page, writes, last_used: self.now, ..Stream::default() };
+        let last_used = self.now;
+        *oldest = Stream { run: 1, next: page, writes, last_used, age, ..Stream::default() };
         Noted::default()
     }
 
@@ -479,12 +488,22 @@ mod tests {
             note(page);
         }
         assert!(streams.planned.load(Ordering::Acquire), "three in a row are a run");
+        // After many others it is one no more.
+        streams.planned.store(false, Ordering::Release);
+        for n in 0..8 {
+            note(1000 + 10 * n);
+        }
+        let held = streams.state.lock();
+        note(103);
+        drop(held);
+        note(104);
+        assert!(streams.state.lock().streams.iter().any(|stream| stream.run == 2));
     }
 
     /// Notes faults; says which pages are to be brought after the last.
     fn after(state: &mut State, faults: &[i64]) -> Vec<u64> {
         for &page in faults {
-            state.note(page, false, 8, || Duration::ZERO);
+            state.note(page, false, 8, Age::default(), || Duration::ZERO);
         }
         core::iter::from_fn(|| state.take_window())
             .flat_map(|ahead| ahead.window.pages())
@@ -565,7 +584,7 @@ mod tests {
     fn what_could_not_be_brought_is_where_the_run_goes_on() {
         let mut state = State::default();
         assert_eq!(after(&mut state, &[100, 101, 102]), [103, 104]);
-        state.note(103, false, 8, || Duration::ZERO);
+        state.note(103, false, 8, Age::default(), || Duration::ZERO);
         let ahead = state.take_window().unwrap();
         assert_eq!(ahead.window.range(), PageRange { start: PageNr(105), nr_pages: 4 });
         state.give_up(ahead, 2);
@@ -581,7 +600,7 @@ mod tests {
 
     /// Which pages a fault is the first of.
     fn reached(state: &mut State, page: i64) -> Vec<u64> {
-        let window = state.note(page, false, 8, || Duration::ZERO).reached;
+        let window = state.note(page, false, 8, Age::default(), || Duration::ZERO).reached;
         window.into_iter().flat_map(Window::pages).map(|page| page.0).collect()
     }
 

@@ -15,26 +15,33 @@ const NR_LONERS: usize = 8;
 #[derive(Debug)]
 pub(super) struct Loners {
     pages: [AtomicU64; NR_LONERS],
-    next: AtomicUsize,
+    count: AtomicUsize,
 }
+
+/// How many loners there were when something happened. What is so many back that others have taken
+/// its place in a table is forgotten.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Age(usize);
 
 /// Where a run's faults may be: page numbers from the first to the second.
 #[derive(Debug)]
 pub(super) struct Reach {
     from: AtomicU64,
     to: AtomicU64,
+    /// As of then.
+    age: AtomicUsize,
 }
 
 impl Default for Loners {
     fn default() -> Self {
-        Self { pages: [const { AtomicU64::new(u64::MAX) }; NR_LONERS], next: AtomicUsize::new(0) }
+        Self { pages: [const { AtomicU64::new(u64::MAX) }; NR_LONERS], count: AtomicUsize::new(0) }
     }
 }
 
 impl Default for Reach {
     /// Nowhere.
     fn default() -> Self {
-        Self { from: AtomicU64::new(u64::MAX), to: AtomicU64::new(0) }
+        Self { from: AtomicU64::new(u64::MAX), to: AtomicU64::new(0), age: AtomicUsize::new(0) }
     }
 }
 
@@ -44,22 +51,35 @@ impl Loners {
         let known = || self.pages.iter().map(|known| known.load(Relaxed));
         let before = known().find(|&known| known != u64::MAX && known.abs_diff(page.0) == 1);
         if before.is_none() && !known().any(|known| known == page.0) {
-            let next = self.next.load(Relaxed);
-            self.pages[next % NR_LONERS].store(page.0, Relaxed);
-            self.next.store(next.wrapping_add(1), Relaxed);
+            let count = self.count.load(Relaxed);
+            self.pages[count % NR_LONERS].store(page.0, Relaxed);
+            self.count.store(count.wrapping_add(1), Relaxed);
         }
         before.map(PageNr)
+    }
+
+    pub(super) fn age(&self) -> Age {
+        Age(self.count.load(Relaxed))
+    }
+}
+
+impl Age {
+    /// Whether there were too many loners since `then` for a run of that time to go on.
+    pub(super) fn is_past(self, then: Age) -> bool {
+        self.0.wrapping_sub(then.0) >= NR_LONERS
     }
 }
 
 impl Reach {
-    pub(super) fn contains(&self, page: PageNr) -> bool {
+    pub(super) fn contains(&self, page: PageNr, now: Age) -> bool {
         (self.from.load(Relaxed)..=self.to.load(Relaxed)).contains(&page.0)
+            && !now.is_past(Age(self.age.load(Relaxed)))
     }
 
-    pub(super) fn set(&self, from: PageNr, to: PageNr) {
+    pub(super) fn set(&self, (from, to): (PageNr, PageNr), age: Age) {
         self.from.store(from.0, Relaxed);
         self.to.store(to.0, Relaxed);
+        self.age.store(age.0, Relaxed);
     }
 }
 
