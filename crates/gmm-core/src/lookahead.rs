@@ -8,7 +8,8 @@
 //! a fault that copies nothing, says that the window was right, and plans the next one, twice as
 //! long. And a processor that waits for that fault maps pages cheaply, while one that computes would
 //! have to be interrupted: so this fault maps the rest of its window, too, in one call
-//! ([`Space::map_window`]). A window whose first page nobody touches is the last of its run, and
+//! ([`Space::map_window`]). Should it come to a plan before anyone has begun that, as it does where threads
+//! wait for a processor, the fault brings the window itself. A window whose first page nobody touches is the last of its run, and
 //! makes those of other runs shorter.
 //!
 //! The pages are brought by [`Space::look_ahead`], a window a call, on a thread that looks for faults
@@ -112,9 +113,15 @@ pub(crate) struct Window {
     direction: i64,
     nr_pages: u32,
     writes: bool,
+    /// Somebody has begun to bring it.
+    is_begun: bool,
 }
 
 impl Window {
+    pub(crate) fn is_begun(self) -> bool {
+        self.is_begun
+    }
+
     fn pages(self) -> impl Iterator<Item = PageNr> {
         (0..i64::from(self.nr_pages)).map(move |n| PageNr(((self.at + n) * self.direction) as u64))
     }
@@ -179,6 +186,14 @@ impl Streams {
             let range = s.from..s.ahead - i64::from(s.planned);
             range.contains(&(page.0 as i64 * s.direction)) && now.saturating_sub(s.since) < GRACE
         })
+    }
+
+    /// The fault that came to a plan has brought so many pages of it: what comes next is planned.
+    fn end_late(&self, window: Window, done: u32) {
+        let mut state = self.state.lock();
+        state.end_late(window, done);
+        self.publish(&state);
+        self.planned.store(true, Ordering::Release);
     }
 
     /// The next window, for the one thread that is at work from here to [`Streams::end`].
@@ -259,15 +274,27 @@ impl State {
             let s = &mut self.streams[stream];
             let (direction, at) = (s.direction, s.ahead - i64::from(s.planned));
             let planned = core::mem::take(&mut s.planned).min(BATCH as u32);
-            // There is no page below 0.
-            let exist =
-                if direction < 0 { (1 - at).clamp(0, planned.into()) as u32 } else { planned };
+            let nr_pages = existing(direction, at, planned);
             s.ahead = at + i64::from(planned);
-            if exist > 0 {
-                let window = Window { at, direction, nr_pages: exist, writes: s.writes };
+            if nr_pages > 0 {
+                let window = Window { at, direction, nr_pages, writes: s.writes, is_begun: true };
                 return Some(Ahead { stream, window });
             }
         }
+    }
+
+    fn end_late(&mut self, window: Window, done: u32) {
+        let end = window.at + i64::from(window.nr_pages);
+        let of_window =
+            |s: &Stream| (s.direction, s.ahead, s.planned) == (window.direction, end, 0);
+        let Some(stream) = self.streams.iter().position(of_window) else { return };
+        if done < window.nr_pages {
+            // The first page is the fault's own affair.
+            return self.give_up(Ahead { stream, window }, done.max(1));
+        }
+        let s = &mut self.streams[stream];
+        s.planned = s.window.min(self.limit);
+        s.ahead += i64::from(s.planned);
     }
 
     /// From some page on the window could not be had: the run's next fault is there.
@@ -331,11 +358,22 @@ impl Stream {
             return None;
         }
         let begun = self.ahead - i64::from(self.planned);
-        let (first, writes) = (self.next, self.writes);
-        let nr_pages = if at < begun { (begun - first) as u32 } else { 0 };
-        let reached = Window { at: first, direction, nr_pages, writes };
+        let is_begun = at < begun;
+        // Who has come to a plan before anyone began it brings what is left of it.
+        let (first, end) = match is_begun {
+            true => (self.next, begun),
+            false if self.window > 0 => (at, self.ahead.min(at + BATCH as i64)),
+            false => (at, at),
+        };
+        let nr_pages = existing(direction, first, (end - first).max(0) as u32);
+        let reached = Window { at: first, direction, nr_pages, writes: self.writes, is_begun };
         self.window = if self.window == 0 { FIRST_WINDOW } else { self.window * 2 }.min(limit);
         self.since = now();
+        if !is_begun && nr_pages > 0 {
+            // Whether that can be had is to be seen.
+            (self.from, self.next, self.ahead, self.planned) = (at + 1, end, end, 0);
+            return Some(reached);
+        }
         // What nobody has begun to bring, and need not any more, is left out.
         let next = begun.max(at + 1);
         let left = (self.ahead - next).max(0) as u32;
@@ -343,6 +381,11 @@ impl Stream {
         (self.from, self.next, self.ahead) = (at + 1, next, next + i64::from(self.planned));
         (nr_pages > 0).then_some(reached)
     }
+}
+
+/// How many of so many pages there are: there is none below 0.
+fn existing(direction: i64, at: i64, nr_pages: u32) -> u32 {
+    if direction < 0 { (1 - at).clamp(0, nr_pages.into()) as u32 } else { nr_pages }
 }
 
 /// Pages that reclaim spares for now: brought ahead of a use that may not have come yet.
@@ -388,13 +431,19 @@ impl Space {
         true
     }
 
+    /// The processor has come to a window that nobody has begun to bring: this fault does.
+    pub(crate) fn bring_late(&self, processor: &Processor, window: Window) {
+        let done = self.bring_window(processor, window);
+        processor.streams.end_late(window, done);
+    }
+
     /// Brings a window, and says how many pages from its first on are where they are to be, or
     /// about to be: one that can't be had cheaply ends it.
     fn bring_window(&self, processor: &Processor, window: Window) -> u32 {
         let node = self.known_node(processor.node);
         let mut flight = Flight::new(ahead(node, &[], processor));
         // The last ones, which background reclaim keeps free, are for faults.
-        let keep = node.kept_free();
+        let mut frames = node.pop_free_run::<BATCH>(window.nr_pages, node.kept_free());
         let mut done = 0;
         for page in window.pages() {
             let Some(entry) = self.table.get(page) else { break };
@@ -405,7 +454,7 @@ impl Space {
                 }
                 // One that nobody has touched is made when it is touched, not before.
                 if m.copy_on(node.id).is_none() {
-                    let frame = m.source().and_then(|_| node.pop_free_beyond(keep, || ()));
+                    let frame = m.source().and_then(|_| frames.pop());
                     let Some(frame) = frame else { break };
                     let mut l = Locked::new(page, m);
                     let exclusive = exclusive(processor, window);
@@ -417,6 +466,7 @@ impl Space {
             }
             done += 1;
         }
+        drop(frames);
         self.depart(&mut flight);
         self.land(&mut flight);
         let failed = flight.pages.iter().find(|l| l.failed.is_some());
@@ -610,11 +660,23 @@ mod tests {
         for page in [100, 101, 102] {
             assert_eq!(reached(&mut state, page), []);
         }
-        // Nobody has begun to bring it, and now nobody need.
-        assert_eq!(reached(&mut state, 103), []);
-        assert_eq!(after(&mut state, &[]), list(104..109));
-        assert_eq!(reached(&mut state, 105), list(104..109));
-        assert_eq!(reached(&mut state, 106), []);
+        // Nobody has begun to bring it: this fault does, and others what comes next.
+        let late = state.note(103, false, 8, Age::default(), || Duration::ZERO).reached;
+        assert!(late.is_some_and(|window| !window.is_begun()));
+        assert_eq!(late.map(Window::range), Some(PageRange { start: PageNr(103), nr_pages: 2 }));
+        assert_eq!(after(&mut state, &[]), []);
+        state.end_late(late.unwrap(), 2);
+        assert_eq!(after(&mut state, &[]), list(105..109));
+        let begun = state.note(106, false, 8, Age::default(), || Duration::ZERO).reached;
+        assert!(begun.is_some_and(Window::is_begun));
+        assert_eq!(begun.map(Window::range), Some(PageRange { start: PageNr(105), nr_pages: 4 }));
+        assert_eq!(reached(&mut state, 107), []);
+        // In the middle of a plan it is the rest of it; what can't be had is where the run goes on.
+        let late = state.note(111, false, 8, Age::default(), || Duration::ZERO).reached;
+        assert_eq!(late.map(Window::range), Some(PageRange { start: PageNr(111), nr_pages: 6 }));
+        state.end_late(late.unwrap(), 2);
+        assert_eq!(after(&mut state, &[]), []);
+        assert_eq!(after(&mut state, &[113]), list(114..122));
         // Downwards in the order of the run.
         let mut state = State::default();
         after(&mut state, &[52, 51, 50]);

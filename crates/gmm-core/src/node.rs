@@ -250,6 +250,26 @@ impl Node {
         nr.map(|nr| TransitFrame { node: self, nr })
     }
 
+    /// Up to `N` and up to `most` free frames, the highest number first, while there are more than
+    /// `keep`.
+    pub(crate) fn pop_free_run<const N: usize>(
+        &self,
+        most: u32,
+        keep: u32,
+    ) -> Batch<TransitFrame<'_>, N> {
+        let mut taken = Batch::new();
+        let mut lists = self.lists.lock();
+        while !taken.is_full() && (taken.len() as u32) < most && lists.free.len() > keep {
+            let Some(nr) = lists.free.pop_back() else { break };
+            lists.set_place(nr, FramePlace::Transit);
+            taken.push(TransitFrame { node: self, nr });
+        }
+        self.tell_if_low(&mut lists, !taken.is_empty());
+        drop(lists);
+        highest_first(&mut taken);
+        taken
+    }
+
     /// Asks the device for up to `nr_frames` more, unless another thread is asking already.
     /// Holds no list lock meanwhile.
     pub(crate) fn import(&self, nr_frames: u32) -> Import {
@@ -666,6 +686,12 @@ impl Counts {
 fn offer(meta: &[FrameMeta], nr: FrameNr) -> Option<Offer> {
     let meta = meta.get(nr.0 as usize)?;
     Some(Offer { nr, page: meta.owner, uses: meta.uses })
+}
+
+/// Orders frames so that taking them from the end gives neighbours to neighbouring pages, as far as
+/// there are any: drivers map such a run at once.
+pub(crate) fn highest_first<const N: usize>(frames: &mut Batch<TransitFrame<'_>, N>) {
+    frames.sort_by_key(|frame| core::cmp::Reverse(frame.nr.0));
 }
 
 /// A frame in one thread's hands. Dropped, it is free again.

@@ -9,7 +9,7 @@ use crate::bulk::{Aim, BATCH, Flight, Locked, Shares};
 use crate::driver::{Access, DriverError};
 use crate::entry::Mapping;
 use crate::fault::{Cause, Want};
-use crate::node::{Import, Node, TransitFrame};
+use crate::node::{Import, Node, TransitFrame, highest_first};
 use crate::reclaim::Round;
 use crate::space::Space;
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -319,6 +319,7 @@ impl Space {
                 frames.push(frame);
             }
         }
+        highest_first(&mut frames);
         frames
     }
 
