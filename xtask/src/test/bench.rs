@@ -57,10 +57,19 @@ const SUITES: [Suite; 13] = [
     },
     Suite {
         name: "product",
-        cases: &["faults k=1024", "prefetch k=1024", "faults k=2048", "prefetch k=2048"],
-        positive: &["seconds", "baseline_seconds", "bytes", "faults"],
-        numbers: &[],
-        texts: &[],
+        cases: &[
+            "faults k=1024 fp32",
+            "prefetch k=1024 fp32",
+            "faults k=2048 fp32",
+            "faults k=2048 fp16",
+            "faults k=2048 fp32 cores=2",
+            "prefetch k=2048 fp16 cores=2",
+            "faults k=2048 fp16 factor=1.5 lru",
+            "prefetch k=2048 fp16 factor=1.5 lru",
+        ],
+        positive: &["seconds", "baseline_seconds", "operand_bytes", "pages_moved", "pages_least"],
+        numbers: &["faults", "coalesced_faults", "factor"],
+        texts: &["policy", "type"],
     },
     Suite {
         name: "latency",

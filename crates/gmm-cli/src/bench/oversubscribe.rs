@@ -13,7 +13,7 @@ use gmm_core::EvictionPolicy;
 use gmm_kernels::stress::SWEEP_WORDS;
 
 use super::distribution::Distribution;
-use super::options::{Kernels, Link, Output, parse_factor, parse_policy};
+use super::options::{Kernels, Link, Output, parse_factor, parse_policy, set_policy};
 use super::raw::RawCopies;
 use super::record::Record;
 use super::session::Session;
@@ -211,13 +211,6 @@ impl Bench {
         ensure!(nr_wrong == 0, "{nr_wrong} words are not what was written");
         Ok(())
     }
-}
-
-#[expect(unsafe_code, reason = "policies are the core's")]
-fn set_policy(gmm: &Gmm, policy: EvictionPolicy) -> anyhow::Result<()> {
-    // SAFETY: nothing is unmapped or discarded; no signal handler touches unified memory.
-    let space = unsafe { gmm.space() };
-    Ok(space.set_policy(NodeId(1), |capacity| policy.make(capacity))?)
 }
 
 /// The fewest pages that any policy brings during `sweeps` sweeps over `nr_pages`, after `before`.

@@ -117,7 +117,7 @@ pub(super) const FIGURES: [Figure; 11] = [
                 "{} The largest took {:.0} faults for {} of operands.",
                 against_baselines(records),
                 most("faults"),
-                display_bytes(most("bytes") as u64)
+                display_bytes(most("operand_bytes") as u64)
             )
         },
     },
