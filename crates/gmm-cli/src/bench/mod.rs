@@ -25,6 +25,7 @@ mod scale;
 mod session;
 mod steady;
 mod steal;
+mod storms;
 mod switch;
 mod touched;
 
@@ -79,8 +80,8 @@ enum Suite {
     Coalesce(coalesce::CoalesceArgs),
     /// Repeated sweeps over more than the XPU's memory, against raw copies of what moved.
     Oversubscribe(oversubscribe::OversubscribeArgs),
-    /// CPU programs in memory that XPUs can see, and first touches of it, against the kernel's own
-    /// huge pages.
+    /// CPU programs and storms of allocations in memory that XPUs can see, and first touches of it,
+    /// against the kernel's own huge pages.
     Cpu(cpu::CpuArgs),
     /// What one fault takes beyond its copy, while faults keep arriving and from rest: percentiles.
     Latency(latency::LatencyArgs),

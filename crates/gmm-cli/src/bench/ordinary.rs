@@ -1,7 +1,7 @@
 //! Ordinary memory of this process, with the pages that were asked for: the kernel's own, as the
 //! baseline of unified memory.
 
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 
 use anyhow::{Context as _, ensure};
 use gmm::PAGE_SIZE;
@@ -55,11 +55,17 @@ impl Ordinary {
     }
 
     /// Drops the contents: the words read as zero, and the next touch of a page is a fault.
-    #[expect(unsafe_code, reason = "advises the kernel")]
     pub(super) fn discard(&mut self) -> anyhow::Result<()> {
+        self.discard_part(0..self.nr_words)
+    }
+
+    /// As [`Ordinary::discard`], of words that begin and end with a page of the kernel's.
+    #[expect(unsafe_code, reason = "advises the kernel")]
+    pub(super) fn discard_part(&mut self, words: Range<usize>) -> anyhow::Result<()> {
+        let words = &mut self[words];
+        let (start, len) = (words.as_mut_ptr(), size_of_val(words));
         // SAFETY: the memory is ours alone, and zero is a `u64`.
-        unsafe { madvise(self.words.cast(), self.nr_words * 8, Advice::LinuxDontNeed) }
-            .context("madvise")
+        unsafe { madvise(start.cast(), len, Advice::LinuxDontNeed) }.context("madvise")
     }
 
     /// Makes sure that the kernel gave the pages that were asked for, once all were touched.
