@@ -27,7 +27,7 @@ struct Suite {
 const POSITIVE: [&str; 4] = ["ratio", "ratio_min", "ratio_max", "repeats"];
 const TEXTS: [&str; 4] = ["suite", "case", "parameter", "baseline"];
 
-const SUITES: [Suite; 13] = [
+const SUITES: [Suite; 15] = [
     Suite {
         name: "faults",
         cases: &[
@@ -76,6 +76,20 @@ const SUITES: [Suite; 13] = [
         cases: &["to-xpu arriving", "to-cpu arriving", "to-xpu from-rest", "to-cpu from-rest"],
         positive: &["seconds", "baseline_seconds", "pages"],
         numbers: &["overhead_us_median", "overhead_us_p99", "steal_percent"],
+        texts: &[],
+    },
+    Suite {
+        name: "cost",
+        cases: &["to-xpu sequential", "to-cpu sequential"],
+        positive: &["seconds", "baseline_seconds", "bytes", "target_ratio"],
+        numbers: &[],
+        texts: &[],
+    },
+    Suite {
+        name: "cost",
+        cases: &["idle"],
+        positive: &["threads"],
+        numbers: &["context_switches", "context_switches_min", "context_switches_max"],
         texts: &[],
     },
     Suite {

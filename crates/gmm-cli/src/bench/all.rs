@@ -20,7 +20,7 @@ pub(super) struct AllArgs {
 }
 
 /// The command lines, and how each is shortened.
-const LINES: [(&str, &str); 15] = [
+const LINES: [(&str, &str); 16] = [
     ("faults --bytes 128MiB --peers", "--bytes 16MiB --repeats 5"),
     ("faults --bytes 128MiB --order random", "--bytes 16MiB --repeats 5"),
     ("faults --bytes 128MiB --cores 4", "--bytes 16MiB --repeats 5"),
@@ -31,6 +31,7 @@ const LINES: [(&str, &str); 15] = [
         "--k 2048 --m 4096 --factors 1.5 --policies lru --repeats 5",
     ),
     ("latency", "--pages 4 --repeats 5"),
+    ("cost --bytes 128MiB", "--bytes 16MiB --repeats 5"),
     (
         "prefetch --bytes 256MiB --chunks 64KiB,256KiB,1MiB,4MiB,16MiB,64MiB,256MiB",
         "--bytes 16MiB --chunks 1MiB --repeats 5",

@@ -5,6 +5,7 @@ mod bulk;
 mod chunks;
 mod coalesce;
 mod compare;
+mod cost;
 mod cpu;
 mod distribution;
 mod faults;
@@ -27,6 +28,7 @@ mod steady;
 mod steal;
 mod storms;
 mod switch;
+mod threads;
 mod touched;
 
 use std::process::ExitCode;
@@ -85,6 +87,9 @@ enum Suite {
     Cpu(cpu::CpuArgs),
     /// What one fault takes beyond its copy, while faults keep arriving and from rest: percentiles.
     Latency(latency::LatencyArgs),
+    /// The manager's processor time for a GiB that faults migrate, against raw copies of as much; and
+    /// wake-ups of a process that does nothing.
+    Cost(cost::CostArgs),
     /// CPU programs in memory mapped with 2 MiB pages against 4 KiB pages.
     Pagesize(pagesize::PagesizeArgs),
     /// Matrix products with growing k, end to end: operands on the CPU, the result zero-filled on the XPU.
@@ -108,6 +113,7 @@ impl Suite {
             Self::Oversubscribe(args) => &args.output,
             Self::Cpu(args) => &args.output,
             Self::Latency(args) => &args.output,
+            Self::Cost(args) => &args.output,
             Self::Pagesize(args) => &args.output,
             Self::Product(args) => &args.output,
             Self::Steady(args) => &args.output,
@@ -125,6 +131,7 @@ impl Suite {
             Self::Oversubscribe(args) => oversubscribe::run(args, session),
             Self::Cpu(args) => cpu::run(args, session),
             Self::Latency(args) => latency::run(args, session),
+            Self::Cost(args) => cost::run(args, session),
             Self::Pagesize(args) => pagesize::run(args, session),
             Self::Product(args) => product::run(args, session),
             Self::Steady(args) => steady::run(args, session),
