@@ -27,6 +27,7 @@ mod session;
 mod steady;
 mod steal;
 mod storms;
+mod swap;
 mod switch;
 mod threads;
 mod touched;

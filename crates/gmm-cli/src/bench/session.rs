@@ -51,6 +51,11 @@ impl Session {
         self.progress.inc(1);
     }
 
+    /// Something that a reader of the results must know: on standard error, whatever the format.
+    pub(super) fn say(&self, what: &str) {
+        self.progress.suspend(|| eprintln!("{what}"));
+    }
+
     /// A result.
     ///
     /// # Errors
