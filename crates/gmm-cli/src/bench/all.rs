@@ -20,7 +20,7 @@ pub(super) struct AllArgs {
 }
 
 /// The command lines, and how each is shortened.
-const LINES: [(&str, &str); 16] = [
+const LINES: [(&str, &str); 20] = [
     ("faults --bytes 128MiB --peers", "--bytes 16MiB --repeats 5"),
     ("faults --bytes 128MiB --order random", "--bytes 16MiB --repeats 5"),
     ("faults --bytes 128MiB --cores 4", "--bytes 16MiB --repeats 5"),
@@ -44,6 +44,22 @@ const LINES: [(&str, &str); 16] = [
     (
         "oversubscribe --factors 1.25,1.5,2,4 --policies dip,lru",
         "--xpu-memory 8MiB --factors 1.5 --policies dip --sweeps 5",
+    ),
+    (
+        "oversubscribe --xpu-memory 32MiB --factors 2 --policies dip --sweeps 5 --link pcie3x16",
+        "--xpu-memory 8MiB",
+    ),
+    (
+        "oversubscribe --xpu-memory 32MiB --factors 2 --policies dip --sweeps 5 --link pcie3x16 --half-duplex",
+        "--xpu-memory 8MiB",
+    ),
+    (
+        "oversubscribe --xpu-memory 32MiB --factors 2 --policies dip --sweeps 5 --link 2GiB",
+        "--xpu-memory 8MiB",
+    ),
+    (
+        "oversubscribe --xpu-memory 32MiB --factors 2 --policies dip --sweeps 5 --link 2GiB --half-duplex",
+        "--xpu-memory 8MiB",
     ),
     ("pagesize", "--bytes 4MiB --repeats 5"),
     ("cpu --bytes 64MiB", "--bytes 4MiB --pairs 6"),

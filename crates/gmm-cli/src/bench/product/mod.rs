@@ -248,6 +248,8 @@ impl Setting {
                 .with("m", shape.m)
                 .with("cores", self.cores)
                 .with("factor", self.factor)
+                // One of so many that were measured: a product that fits is the first of a row then.
+                .with("factors", args.factors.len())
                 .with("policy", self.policy.name())
         })
     }
