@@ -61,7 +61,7 @@ pub(super) fn run(args: &OversubscribeArgs, session: &mut Session) -> anyhow::Re
     let mut swap = match Swap::find()? {
         Ok(swap) => Some(swap),
         Err(lack) => {
-            session.say(&format!("oversubscribe: {lack}"));
+            session.say(format!("oversubscribe: {lack}"));
             None
         }
     };

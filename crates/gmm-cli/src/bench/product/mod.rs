@@ -123,7 +123,7 @@ fn of_shape<N: Element>(
     for &cores in &args.cores {
         let mut fitting = Machine::new(args, &matrices, cores, None)?;
         for (factor, policy) in args.memories() {
-            let setting = Setting { ty, k, cores, factor, policy };
+            let setting = Setting { ty, k, blocks: args.blocks, cores, factor, policy };
             session.doing(setting.to_string());
             let measured = setting.measure(args, &matrices, &raw, &mut fitting, session)?;
             for record in setting.records(args, matrices.shape, measured) {
@@ -139,6 +139,7 @@ fn of_shape<N: Element>(
 struct Setting {
     ty: Type,
     k: u32,
+    blocks: u32,
     cores: u32,
     factor: f64,
     policy: EvictionPolicy,
@@ -148,6 +149,9 @@ impl std::fmt::Display for Setting {
     /// As records name it: what is as usual is left out.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "k={} {}", self.k, self.ty.name())?;
+        if self.blocks > 1 {
+            write!(f, " blocks={}", self.blocks)?;
+        }
         if self.cores > 1 {
             write!(f, " cores={}", self.cores)?;
         }

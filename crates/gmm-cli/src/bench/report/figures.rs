@@ -141,8 +141,8 @@ pub(super) const FIGURES: [Figure; 13] = [
     Figure {
         name: "Beside figures 10 and 11",
         title: "Clean eviction and the duplex of the link",
-        paper: "Pages that were not written leave a card without a copy; what that gains depends on whether \
-                the link carries both directions at once.",
+        paper: "Not reported. What leaves a card without a copy saves the more, the less the link carries both \
+                directions at once.",
         here: "Sweeps over twice the XPU's memory that read (pages leave clean) and that write (each page \
                goes out, too), over modelled links of half and of full duplex.",
         lacking: "A real link: the model makes copies wait, and can't make them faster than the machine's \
@@ -192,7 +192,7 @@ pub(super) const FIGURES: [Figure; 13] = [
     Figure {
         name: "Beside the evaluation",
         title: "Processor time",
-        paper: "The manager runs in the kernel, when a fault or a call makes it; it has no loop that polls.",
+        paper: "Not reported.",
         here: "Processor time of all threads of the process and its XPU, but the XPU's cores, for each GiB \
                that faults migrate, against raw copies of as much; at most 1.5 times is asked for.",
         lacking: "A card's copy engine, which needs no processor.",
@@ -466,8 +466,10 @@ fn switch_sentence(records: &[&Record]) -> String {
                 &format!("The first output comes after {took} (target, the line: {target})");
         }
         if let Some(bytes) = first.number("weights_copied_out_bytes") {
-            let bytes = if bytes == 0.0 { "no".into() } else { display_bytes(bytes as u64) };
-            sentence += &format!("; {bytes} bytes of weights were copied out. ");
+            sentence += &match bytes {
+                0.0 => "; no byte of weights was copied out. ".to_owned(),
+                some => format!("; {} of weights were copied out. ", display_bytes(some as u64)),
+            };
         }
     }
     let loads = only(records, |record| record.case != "first-output");
@@ -488,28 +490,29 @@ fn processor_time(records: &[&Record]) -> String {
     let mut bars = Vec::new();
     for record in records {
         if let (Some(subject), Some(raw)) = (record.seconds, record.number("baseline_seconds")) {
-            bars.push(bar(format!("faults {}", record.case), subject * 1e3, Kind::Subject));
-            bars.push(bar(format!("raw copies {}", record.case), raw * 1e3, Kind::Baseline));
+            let to = to_where(record);
+            bars.push(bar(format!("faults {to}"), subject * 1e3, Kind::Subject));
+            bars.push(bar(format!("raw copies {to}"), raw * 1e3, Kind::Baseline));
         }
     }
     plot::bars(&bars, Axis::Milliseconds)
 }
 
+fn to_where(record: &Record) -> &'static str {
+    if record.case == "to-xpu" { "to the XPU" } else { "to the CPU" }
+}
+
 fn processor_time_sentence(records: &[&Record]) -> String {
     let mut parts = Vec::new();
     for record in records.iter().filter(|record| record.case != "idle") {
-        let times = significant(1.0 / record.ratio);
-        parts.push(format!(
-            "{} faults take {times} times the processor time of raw copies",
-            record.case
-        ));
+        let (to, times) = (to_where(record), significant(1.0 / record.ratio));
+        parts.push(format!("faults {to} take {times} times the processor time of raw copies"));
     }
     if let Some(idle) = records.iter().find(|record| record.case == "idle") {
         let of = |key: &str| idle.number(key).map_or_else(|| "?".to_owned(), significant);
+        let (threads, switches) = (of("threads"), of("context_switches"));
         parts.push(format!(
-            "the {} threads of an idle process are woken {} times a second",
-            of("threads"),
-            of("context_switches")
+            "the {threads} threads of an idle process are woken {switches} times a second"
         ));
     }
     capital(&parts.join("; ")) + "."

@@ -30,7 +30,7 @@ pub(super) fn page(records: &[Record]) -> String {
          evaluation reports (section 6, and the switch of section 7). The XPU here is the host XPU: a \
          process with a page table, faults and memory of its own, on the same processors. Its speeds say \
          nothing about a card; how a subject compares with its baseline, measured in turn, is what can be \
-         compared. Bars are medians: blue of GMM, grey of baselines. Whiskers go from the least to the \
+         compared. Bars and points are medians: bars are blue of GMM, grey of baselines. Whiskers go from the least to the \
          greatest repeat; one without an end goes on beyond the plot.</p>\n"
     );
     page.push_str("<h2>The machine</h2>\n<table class=\"machine\">\n");

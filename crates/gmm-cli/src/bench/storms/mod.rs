@@ -92,6 +92,7 @@ pub(super) fn measure(
     }
     let mut wanted = storm.wanted(&input);
     let mut measured = Pairs::default();
+    let before = host_faults(gmm);
     for round in 0..=pairs {
         // In turn, and each as often first.
         let (subject, baseline) = if round % 2 == 0 {
@@ -116,6 +117,7 @@ pub(super) fn measure(
         }
         session.step();
     }
+    let after = host_faults(gmm);
     let taken: u64 = unified.iter().map(Heap::nr_taken).sum();
     let record = measured.record(
         "cpu",
@@ -126,7 +128,17 @@ pub(super) fn measure(
     Ok(record
         .with("bytes", bytes_each * threads as u64)
         .with("threads", threads)
-        .with("blocks_taken", taken / u64::from(pairs + 1)))
+        // Of each run: blocks, faults in unified memory, and how long the manager took for these,
+        // from when it heard of them.
+        .with("blocks_taken", taken / u64::from(pairs + 1))
+        .with("faults", (after.0 - before.0) / u64::from(pairs + 1))
+        .with("fault_service_seconds", (after.1 - before.1) / f64::from(pairs + 1)))
+}
+
+/// The faults of the CPU that were served so far, and how long that took, in seconds.
+fn host_faults(gmm: &Gmm) -> (u64, f64) {
+    let host = &gmm.snapshot().nodes[0];
+    (host.faults, host.fault_service.sum_ns() as f64 * 1e-9)
 }
 
 /// Runs it once on each heap, at once; says how long all took, in seconds, and each one's result.
