@@ -12,8 +12,8 @@ use crossbeam_utils::CachePadded;
 
 use crate::driver::Access;
 use crate::histogram::Times;
-use crate::sync::Counter;
-use crate::{MAX_NODES, MAX_PROCESSORS, NodeId, Processor, ProcessorId};
+use crate::sync::{Counter, shard_of};
+use crate::{MAX_NODES, MAX_PROCESSORS, NodeId, PageNr, Processor, ProcessorId};
 
 /// Why a page is moved, copied or dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -152,7 +152,8 @@ pub(crate) struct Stats {
 }
 
 struct NodeCounters {
-    events: [Counter; NR_EVENTS],
+    /// In as many copies as [`ProcessorCounters::faults`]; most are in the first.
+    events: [CachePadded<[Counter; NR_EVENTS]>; NR_SHARDS],
     /// Faults that were served from it.
     served: CachePadded<Times>,
     /// The same by processor, access and outcome.
@@ -162,9 +163,13 @@ struct NodeCounters {
 /// By access and outcome.
 type Faults = [[Counter; NR_OUTCOMES]; 2];
 
+/// How many copies there are of what faults count that take no frame-list lock: those on different
+/// pages write different lines.
+const NR_SHARDS: usize = 8;
+
 struct ProcessorCounters {
-    /// Those that were not served.
-    faults: Faults,
+    /// Those that were not served. A page counts in one of the copies.
+    faults: [CachePadded<Faults>; NR_SHARDS],
     /// The node of who has this number, or [`NOBODY`].
     node: AtomicU8,
 }
@@ -190,14 +195,14 @@ impl Stats {
     pub(crate) fn new() -> Self {
         let node = |_| {
             CachePadded::new(NodeCounters {
-                events: [const { Counter::new() }; NR_EVENTS],
+                events: Default::default(),
                 served: CachePadded::new(Times::new()),
                 faults: (0..MAX_PROCESSORS).map(|_| CachePadded::default()).collect(),
             })
         };
         let processor = |_| {
             CachePadded::new(ProcessorCounters {
-                faults: Faults::default(),
+                faults: Default::default(),
                 node: AtomicU8::new(NOBODY),
             })
         };
@@ -210,15 +215,16 @@ impl Stats {
     }
 
     pub(crate) fn count(&self, node: NodeId, event: Event) {
-        self.nodes[node.index()].events[event as usize].add(1);
+        self.nodes[node.index()].events[0][event as usize].add(1);
     }
 
     pub(crate) fn count_locked(&self, node: NodeId, event: Event) {
-        self.nodes[node.index()].events[event as usize].add_locked(1);
+        self.nodes[node.index()].events[0][event as usize].add_locked(1);
     }
 
     pub(crate) fn get(&self, node: NodeId, event: Event) -> u64 {
-        self.nodes[node.index()].events[event as usize].get()
+        let copies = &self.nodes[node.index()].events;
+        copies.iter().map(|events| events[event as usize].get()).sum()
     }
 
     /// A fault was served from `node`.
@@ -229,21 +235,24 @@ impl Stats {
         of_node.faults[processor.index()][access as usize][outcome as usize].add_locked(1);
     }
 
-    /// A fault was dealt with in another way.
+    /// A fault on `page` was dealt with in another way.
     pub(crate) fn count_unserved(
         &self,
         processor: &Processor,
+        page: PageNr,
         access: Access,
         outcome: FaultOutcome,
     ) {
-        let of_processor = &self.processors[processor.id.index()];
-        of_processor.faults[access as usize][outcome as usize].add(1);
-        match outcome {
-            FaultOutcome::Coalesced => self.count(processor.node, Event::Coalesced),
-            FaultOutcome::Throttled => self.count(processor.node, Event::Throttled),
-            FaultOutcome::Failed => self.count(processor.node, Event::Failed),
-            FaultOutcome::Copied | FaultOutcome::ZeroFilled | FaultOutcome::Mapped => {}
-        }
+        let copy = shard_of(page.0, NR_SHARDS);
+        let of_processor = &self.processors[processor.id.index()].faults[copy];
+        of_processor[access as usize][outcome as usize].add(1);
+        let event = match outcome {
+            FaultOutcome::Coalesced => Event::Coalesced,
+            FaultOutcome::Throttled => Event::Throttled,
+            FaultOutcome::Failed => Event::Failed,
+            FaultOutcome::Copied | FaultOutcome::ZeroFilled | FaultOutcome::Mapped => return,
+        };
+        self.nodes[processor.node.index()].events[copy][event as usize].add(1);
     }
 
     /// The faults that were served from `node`.
@@ -255,7 +264,8 @@ impl Stats {
     pub(crate) fn begin(&self, processor: &Processor) {
         let counters = &self.processors[processor.id.index()];
         let of_nodes = self.nodes.iter().map(|node| &*node.faults[processor.id.index()]);
-        of_nodes.chain([&counters.faults]).flatten().flatten().for_each(Counter::reset);
+        let unserved = counters.faults.iter().map(|faults| &**faults);
+        of_nodes.chain(unserved).flatten().flatten().for_each(Counter::reset);
         counters.node.store(processor.node.0, Ordering::Relaxed);
     }
 
@@ -272,7 +282,8 @@ impl Stats {
 
     pub(crate) fn faults(&self, id: ProcessorId, access: Access, outcome: FaultOutcome) -> u64 {
         let of_nodes = self.nodes.iter().map(|node| &*node.faults[id.index()]);
-        let all = of_nodes.chain([&self.processors[id.index()].faults]);
+        let unserved = self.processors[id.index()].faults.iter().map(|faults| &**faults);
+        let all = of_nodes.chain(unserved);
         all.map(|faults| faults[access as usize][outcome as usize].get()).sum()
     }
 

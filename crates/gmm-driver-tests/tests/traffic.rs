@@ -76,7 +76,7 @@ impl Faults {
 fn faults_on_different_pages_write_few_lines_in_common() {
     let faults = Faults::new();
     faults.assert_few("to an XPU, to write", 1, Write, MOST);
-    faults.assert_few("usable already", 1, Write, 2);
+    faults.assert_few("usable already", 1, Write, 0);
     faults.assert_few("from an XPU to another", 2, Write, MOST_BY_HOST);
     faults.assert_few("to the CPU", 0, Write, MOST);
     faults.assert_few("to an XPU, to read", 1, Read, MOST);

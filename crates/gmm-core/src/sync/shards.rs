@@ -30,7 +30,7 @@ impl<T, const N: usize> Shards<T, N> {
 
     /// What is at `index`, from the copy that `by` chooses.
     pub fn get(&self, by: u64, index: usize) -> Option<Shared<T>> {
-        self.0[by as usize % NR_SHARDS][index].with(Clone::clone)
+        self.0[shard_of(by, NR_SHARDS)][index].with(Clone::clone)
     }
 
     /// Puts `value` at `index`, in all copies.
@@ -40,6 +40,13 @@ impl<T, const N: usize> Shards<T, N> {
             table[index].with_mut(|slot| *slot = value);
         }
     }
+}
+
+/// Which of so many copies work on `by` uses: spread over all whatever they are a multiple of
+/// (Fibonacci hashing, Knuth, The Art of Computer Programming, 6.4).
+pub(crate) fn shard_of(by: u64, nr_shards: usize) -> usize {
+    let hash = by.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+    (hash * nr_shards as u64 >> 32) as usize
 }
 
 impl<T, const N: usize> Default for Shards<T, N> {
@@ -78,7 +85,17 @@ impl<T> Deref for Shared<T> {
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
+
+    #[test]
+    fn what_is_far_apart_is_spread_too() {
+        for step in [1, 8, 512, 1 << 14] {
+            let used: HashSet<_> = (0..64).map(|n| shard_of(n * step, NR_SHARDS)).collect();
+            assert!(used.len() > NR_SHARDS / 2, "{step}: {used:?}");
+        }
+    }
 
     #[test]
     fn what_is_taken_out_lives_until_its_last_reader_has_gone() {
