@@ -33,7 +33,7 @@ use crate::trace::{Begun, TraceEvent};
 use crate::transfer::{direct, give_up};
 use crate::{
     Arrival, Batch, Error, Frame, FrameNr, HostAddr, MovedBy, NodeId, PAGE_SIZE, PageNr, Processor,
-    ProcessorSet, Result,
+    ProcessorId, ProcessorSet, Result,
 };
 
 /// The most pages on their way at a time in one thread, and the most elements of one call to a
@@ -147,6 +147,8 @@ pub(crate) struct Aim<'a> {
     /// Who is to map the pages.
     pub(crate) mappers: &'a [Arc<Processor>],
     pub(crate) cause: Cause,
+    /// Whose faults are the cause, if they are.
+    pub(crate) on_behalf_of: Option<ProcessorId>,
 }
 
 /// A batch of pages on its way.
@@ -344,7 +346,7 @@ impl Space {
                 l.arrival().filter(|_| !is_mapped)
             };
             self.enter_batch(p, &mut flight.pages, arrival, |l, entered| match entered {
-                Ok(()) => self.record(l, aim.cause),
+                Ok(()) => self.record(l, &aim),
                 // It has no use for the page; the others have.
                 Err((_, DriverError::Dead)) => {}
                 Err((error, cause)) => {
@@ -355,7 +357,7 @@ impl Space {
         }
         for l in flight.pages.iter_mut().filter(|l| l.arrival().is_some()) {
             // Nobody is there to map it.
-            self.record(l, aim.cause);
+            self.record(l, &aim);
         }
         for p in self.those(all(&flight.pages, |l| l.restore)) {
             let as_before = |l: &Locked<'_>| {
@@ -413,7 +415,8 @@ impl Space {
     }
 
     /// The page's data is in its frame of the node, and valid.
-    fn record(&self, l: &mut Locked<'_>, cause: Cause) {
+    fn record(&self, l: &mut Locked<'_>, aim: &Aim<'_>) {
+        let cause = aim.cause;
         if core::mem::replace(&mut l.is_recorded, true) {
             return;
         }
@@ -423,19 +426,28 @@ impl Space {
             if l.alone {
                 self.drop_copies(&mut l.m, l.page, |_| true);
             }
-            let moved_by = MovedBy::new(cause, None);
-            l.m.add_copy(frame.activate(l.page, Arrival::Prefetch, moved_by));
+            let moved_by = MovedBy::new(cause, aim.on_behalf_of);
+            let is_ahead = cause == Cause::LookAhead;
+            let why = if is_ahead { Arrival::LookAhead } else { Arrival::Prefetch };
+            l.m.add_copy(frame.activate(l.page, why, moved_by));
             self.note_spare(&l.m);
             (l.here, l.arrived) = (Some(to), true);
-            if cause == Cause::Prefetch {
+            if cause != Cause::Copy {
                 match from {
                     None => self.stats.count(to.node, Event::Zeroed),
                     Some(from) => self.stats.count_copy(from.node, to.node, cause),
                 }
+            }
+            if cause == Cause::Prefetch {
                 self.stats.count(to.node, Event::Prefetched);
             }
+            if is_ahead {
+                self.known_node(to.node).expect_use(to.nr);
+            }
         } else if let Some(frame) = l.here {
-            self.known_node(frame.node).touch(frame.nr, Arrival::Hint);
+            let is_used = cause == Cause::LookAhead;
+            let why = if is_used { Arrival::Fault } else { Arrival::Hint };
+            self.known_node(frame.node).touch(frame.nr, why);
         }
     }
 

@@ -47,7 +47,7 @@ pub struct Config {
     /// At most one in so many of a node's pages is laundered; at least 1.
     pub launder_share: u32,
     /// The most pages that look-ahead brings at a time when a processor's faults run through
-    /// consecutive pages (8, say); 0, the default, turns it off.
+    /// consecutive pages, of 16; 0 turns it off.
     pub look_ahead: u32,
     /// For how long a page stays on a node before another node's fault may take it away; zero: for
     /// no time, unless it is thrashing (see [`Space::thrashing_pages`](crate::Space::thrashing_pages)).
@@ -71,7 +71,7 @@ impl Default for Config {
             high_watermark: None,
             launder_after: Some(Duration::from_millis(100)),
             launder_share: 4,
-            look_ahead: 0,
+            look_ahead: 16,
             minimum_residency: Duration::ZERO,
         }
     }

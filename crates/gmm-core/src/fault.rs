@@ -73,12 +73,6 @@ pub(crate) struct Spare<'a> {
     bounce: Option<TransitFrame<'a>>,
 }
 
-impl<'a> Spare<'a> {
-    pub(crate) fn with_target(frame: TransitFrame<'a>) -> Self {
-        Self { target: Some(frame), bounce: None }
-    }
-}
-
 /// How often a want is tried again when the page changes hands between two steps.
 pub(crate) const MAX_TRIES: u32 = 64;
 
@@ -100,15 +94,21 @@ impl Space {
         let page = addr.page();
         let want =
             Want { page, addr, node, processor: Some(processor), access, cause: Cause::Fault };
-        processor.streams.note(page, access, self.config.look_ahead, || self.clock.now());
+        let most = self.config.look_ahead;
+        let window = processor.streams.note(page, access, most, || self.clock.now());
+        let was_ahead = window.is_some_and(|window| self.map_window(processor, window, page));
         let entry = self.table.get(page);
         let generation = entry.map(|entry| entry.lock().generation());
         let result = match entry {
+            Some(_) if was_ahead => Ok(FaultOutcome::Mapped),
             Some(entry) => self.resolve(entry, &want),
             None => Err(Error::NotMapped { addr }),
         };
         if let Err(error) = result {
             self.poison(processor, page, generation, error);
+        } else if let Some(window) = window.filter(|_| !was_ahead) {
+            // It was only just coming.
+            self.map_window(processor, window, page);
         }
         let outcome = result.unwrap_or(FaultOutcome::Failed);
         let ended = self.clock.now();

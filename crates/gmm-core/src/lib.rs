@@ -70,6 +70,7 @@ mod thrashing;
 mod trace;
 mod transfer;
 mod unmap;
+mod whole;
 
 pub use addr::{FrameNr, HostAddr, PAGE_SHIFT, PAGE_SIZE, PageNr, PageRange, VirtAddr};
 pub use attributes::{Attribute, Attributes};

@@ -1,27 +1,32 @@
 //! Look-ahead: when a processor's faults run through consecutive pages, the next ones are brought
 //! before they fault.
 //!
-//! A hit on a mapped page makes no fault, so a run that is followed well would not be heard of any
-//! more. The first page of each window is therefore brought but not mapped: touching it is a fault
-//! that copies nothing, says that the window was right, and plans the next one, twice as long. A
-//! window whose first page nobody touches is the last of its run, and makes those of other runs
-//! shorter.
+//! A window of pages is brought in one flight (`bulk.rs`), so that what a page costs beside its
+//! copy is paid once a window: the mappings that are in the way go with one call to their driver.
+//! The pages are brought but not mapped, for two reasons. A hit on a mapped page makes no fault, so a
+//! run that is followed well would not be heard of any more: touching the first page of a window is
+//! a fault that copies nothing, says that the window was right, and plans the next one, twice as
+//! long. And a processor that waits for that fault maps pages cheaply, while one that computes would
+//! have to be interrupted: so this fault maps the rest of its window, too, in one call
+//! ([`Space::map_window`]). A window whose first page nobody touches is the last of its run, and
+//! makes those of other runs shorter.
 //!
-//! The pages are brought by [`Space::look_ahead`], one a call, on a thread that looks for faults
+//! The pages are brought by [`Space::look_ahead`], a window a call, on a thread that looks for faults
 //! between them. It takes frames that are free; it never evicts, imports or waits, and what fails is
 //! left to the fault.
 
 use core::time::Duration;
 use std::sync::Arc;
 
+use crate::bulk::{Aim, BATCH, Flight, Locked};
 use crate::driver::Access;
 use crate::entry::Mapping;
-use crate::fault::{Cause, Spare, Want};
+use crate::fault::Cause;
 use crate::node::Node;
 use crate::space::Space;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, Rank};
-use crate::{Batch, MAX_PROCESSORS, PageNr, Processor, Result};
+use crate::{Batch, MAX_PROCESSORS, PageNr, PageRange, Processor};
 
 /// How many runs of one processor are followed at once: its cores have one each, or several.
 const NR_STREAMS: usize = 8;
@@ -89,48 +94,79 @@ enum Fit {
     Next(i64),
 }
 
-/// A page to bring.
+/// Pages that a run goes through, in its direction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Window {
+    /// Where its first page is.
+    at: i64,
+    direction: i64,
+    nr_pages: u32,
+    writes: bool,
+}
+
+impl Window {
+    fn pages(self) -> impl Iterator<Item = PageNr> {
+        (0..i64::from(self.nr_pages)).map(move |n| PageNr(((self.at + n) * self.direction) as u64))
+    }
+
+    /// The same pages, by address.
+    fn range(self) -> PageRange {
+        let last = self.at + i64::from(self.nr_pages) - 1;
+        let start = PageNr((self.at * self.direction).min(last * self.direction) as u64);
+        PageRange { start, nr_pages: self.nr_pages.into() }
+    }
+
+    fn access(self) -> Access {
+        if self.writes { Access::Write } else { Access::Read }
+    }
+}
+
+/// A window to bring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Ahead {
-    page: PageNr,
     stream: usize,
-    direction: i64,
-    at: i64,
-    /// The first of its window, which stays unmapped, so that its use is heard of.
-    is_first: bool,
-    writes: bool,
+    window: Window,
 }
 
 impl Streams {
     /// A fault on `page`, which is about to be served. `most` is the longest window; 0 turns
-    /// look-ahead off.
-    pub(crate) fn note(&self, page: PageNr, access: Access, most: u32, now: impl Fn() -> Duration) {
+    /// look-ahead off. If it is the first in a window, says which.
+    pub(crate) fn note(
+        &self,
+        page: PageNr,
+        access: Access,
+        most: u32,
+        now: impl Fn() -> Duration,
+    ) -> Option<Window> {
         if most == 0 {
-            return;
+            return None;
         }
         let mut state = self.state.lock();
-        if state.note(page.0 as i64, access == Access::Write, most, now) {
+        let Noted { planned, reached } =
+            state.note(page.0 as i64, access == Access::Write, most.min(BATCH as u32), now);
+        if planned {
             self.live.store(true, Ordering::Release);
             self.planned.store(true, Ordering::Release);
         }
+        reached
     }
 
     /// Whether the page was brought ahead a short while ago, and may not have been used yet.
     fn expects(&self, page: PageNr, now: Duration) -> bool {
         let state = self.state.lock();
         state.streams.iter().any(|s| {
-            let range = s.from..s.ahead;
+            let range = s.from..s.ahead - i64::from(s.planned);
             range.contains(&(page.0 as i64 * s.direction)) && now.saturating_sub(s.since) < GRACE
         })
     }
 
-    /// The next page, for the one thread that is at work from here to [`Streams::end`].
+    /// The next window, for the one thread that is at work from here to [`Streams::end`].
     fn begin(&self) -> Option<Ahead> {
         let mut state = self.state.lock();
         if state.at_work {
             return None;
         }
-        let ahead = state.take_page();
+        let ahead = state.take_window();
         state.at_work = ahead.is_some();
         if ahead.is_none() {
             self.planned.store(false, Ordering::Release);
@@ -138,18 +174,27 @@ impl Streams {
         ahead
     }
 
-    fn end(&self, ahead: Ahead, brought: bool) {
+    /// So many pages of it need not be brought any more.
+    fn end(&self, ahead: Ahead, done: u32) {
         let mut state = self.state.lock();
         state.at_work = false;
-        if !brought {
-            state.give_up(ahead);
+        if done < ahead.window.nr_pages {
+            state.give_up(ahead, done);
         }
     }
 }
 
+/// What a fault has come to.
+#[derive(Default)]
+struct Noted {
+    /// There is a plan.
+    planned: bool,
+    /// The window that it is the first in.
+    reached: Option<Window>,
+}
+
 impl State {
-    /// Says whether there is a plan.
-    fn note(&mut self, page: i64, writes: bool, most: u32, now: impl Fn() -> Duration) -> bool {
+    fn note(&mut self, page: i64, writes: bool, most: u32, now: impl Fn() -> Duration) -> Noted {
         self.now += 1;
         if self.limit == 0 {
             self.limit = most;
@@ -161,45 +206,46 @@ impl State {
         if let Some((fit, stream)) = best {
             stream.last_used = self.now;
             stream.writes |= writes;
+            let mut reached = None;
             if let Fit::Next(direction) = fit {
                 if stream.window > 0 {
                     self.limit = (self.limit * 2).min(most);
                 }
-                stream.go_on(page * direction, direction, self.limit, now);
+                reached = stream.go_on(page * direction, direction, self.limit, now);
             }
-            return stream.planned > 0;
+            return Noted { planned: stream.planned > 0, reached };
         }
         let oldest = self.streams.iter_mut().min_by_key(|s| s.last_used).expect("there are some");
         if oldest.window > 0 {
             self.limit = (self.limit / 2).max(1);
         }
         *oldest = Stream { run: 1, next: page, writes, last_used: self.now, ..Stream::default() };
-        false
+        Noted::default()
     }
 
-    fn take_page(&mut self) -> Option<Ahead> {
+    fn take_window(&mut self) -> Option<Ahead> {
         loop {
             let stream = self.streams.iter().position(|s| s.planned > 0)?;
             let s = &mut self.streams[stream];
             let (direction, at) = (s.direction, s.ahead - i64::from(s.planned));
-            s.planned -= 1;
-            match u64::try_from(at * direction) {
-                Ok(page) => {
-                    let (page, is_first, writes) = (PageNr(page), at == s.next, s.writes);
-                    return Some(Ahead { page, stream, direction, at, is_first, writes });
-                }
-                // There is no page below 0.
-                Err(_) => s.planned = 0,
+            let planned = core::mem::take(&mut s.planned).min(BATCH as u32);
+            // There is no page below 0.
+            let exist =
+                if direction < 0 { (1 - at).clamp(0, planned.into()) as u32 } else { planned };
+            s.ahead = at + i64::from(planned);
+            if exist > 0 {
+                let window = Window { at, direction, nr_pages: exist, writes: s.writes };
+                return Some(Ahead { stream, window });
             }
         }
     }
 
-    /// The page could not be had, so the others after it aren't brought either: the run's next fault
-    /// is there.
-    fn give_up(&mut self, ahead: Ahead) {
-        let s = &mut self.streams[ahead.stream];
-        if s.direction == ahead.direction && s.ahead - i64::from(s.planned) == ahead.at + 1 {
-            (s.ahead, s.planned) = (ahead.at, 0);
+    /// From some page on the window could not be had: the run's next fault is there.
+    fn give_up(&mut self, Ahead { stream, window }: Ahead, done: u32) {
+        let s = &mut self.streams[stream];
+        let end = window.at + i64::from(window.nr_pages);
+        if s.direction == window.direction && s.ahead - i64::from(s.planned) == end {
+            (s.ahead, s.planned) = (window.at + i64::from(done), 0);
             s.next = s.next.min(s.ahead);
         }
     }
@@ -225,23 +271,32 @@ impl Stream {
         }
     }
 
-    fn go_on(&mut self, at: i64, direction: i64, limit: u32, now: impl Fn() -> Duration) {
+    /// A fault at `at` goes on with the run. If it is in the window, says what of that was begun.
+    fn go_on(
+        &mut self,
+        at: i64,
+        direction: i64,
+        limit: u32,
+        now: impl Fn() -> Duration,
+    ) -> Option<Window> {
         self.direction = direction;
         self.run = self.run.saturating_add(1);
-        if self.run == 2 {
-            self.ahead = at;
-        }
-        // A page that was not brought: look-ahead begins after it.
-        self.ahead = self.ahead.max(at + 1);
         if self.run < MIN_RUN {
-            (self.from, self.next) = (at, at + 1);
-            return;
+            (self.from, self.next, self.ahead) = (at, at + 1, at + 1);
+            return None;
         }
+        let begun = self.ahead - i64::from(self.planned);
+        let (first, writes) = (self.next, self.writes);
+        let nr_pages = if at < begun { (begun - first) as u32 } else { 0 };
+        let reached = Window { at: first, direction, nr_pages, writes };
         self.window = if self.window == 0 { FIRST_WINDOW } else { self.window * 2 }.min(limit);
         self.since = now();
-        (self.from, self.next) = (self.next, self.ahead);
-        self.ahead += i64::from(self.window);
-        self.planned = (self.planned + self.window).min(2 * limit);
+        // What nobody has begun to bring, and need not any more, is left out.
+        let next = begun.max(at + 1);
+        let left = (self.ahead - next).max(0) as u32;
+        self.planned = (left + self.window).min(limit);
+        (self.from, self.next, self.ahead) = (first, next, next + i64::from(self.planned));
+        (nr_pages > 0).then_some(reached)
     }
 }
 
@@ -270,73 +325,100 @@ impl Space {
         Expected { by, now }
     }
 
-    /// Brings a page that the processor is about to fault on, if its faults so far say so; `false`
-    /// if there is none, or another thread is at it. Before it begins `announce` is told which.
-    /// Called by a driver when it has no fault to serve, again and again until there is nothing to
-    /// do; a fault on the announced page need not be served before this returns. Does not allocate.
-    pub fn look_ahead(&self, processor: &Processor, announce: impl FnOnce(PageNr)) -> bool {
+    /// Brings a window of pages that the processor is about to fault on, if its faults so far say
+    /// so; `false` if there is none, or another thread is at it. Before it begins `announce` is told
+    /// which. Called by a driver when it has no fault to serve, again and again until there is nothing
+    /// to do; a fault on an announced page need not be served before this returns. Does not
+    /// allocate.
+    pub fn look_ahead(&self, processor: &Processor, announce: impl FnOnce(PageRange)) -> bool {
         let streams = &processor.streams;
         if !streams.planned.load(Ordering::Acquire) {
             return false;
         }
         let Some(ahead) = streams.begin() else { return false };
-        announce(ahead.page);
-        let mapper = (!ahead.is_first).then_some(processor);
-        let brought = self.bring_ahead(processor, ahead.page, mapper, ahead.writes);
-        streams.end(ahead, brought.is_some());
+        announce(ahead.window.range());
+        let done = self.bring_window(processor, ahead.window);
+        streams.end(ahead, done);
         true
     }
 
-    /// Brings one page; `None` if it can't be had cheaply, and then neither are those after it.
-    fn bring_ahead(
-        &self,
-        processor: &Processor,
-        page: PageNr,
-        mapper: Option<&Processor>,
-        writes: bool,
-    ) -> Option<()> {
+    /// Brings a window, and says how many pages from its first on are where they are to be, or
+    /// about to be: one that can't be had cheaply ends it.
+    fn bring_window(&self, processor: &Processor, window: Window) -> u32 {
         let node = self.known_node(processor.node);
-        let entry = self.table.get(page)?;
-        // Who has the entry is moving the page, or about to.
-        let Some(mut m) = entry.try_lock() else { return Some(()) };
-        let access = if writes { Access::Write } else { Access::Read };
-        // What was advised about a page, the fault knows.
-        let may_map = m.is_open() && !m.is_refused_by_some() && !m.is_poisoned() && !m.is_advised();
-        if !may_map || !m.protection.allows(access) || processor.is_detached() {
-            return None;
+        let mut flight = Flight::new(ahead(node, &[], processor));
+        let mut done = 0;
+        for page in window.pages() {
+            let Some(entry) = self.table.get(page) else { break };
+            // Who has the entry is moving the page, or about to.
+            if let Some(m) = entry.try_lock() {
+                if !self.may_follow(&m, page, processor, window) {
+                    break;
+                }
+                // One that nobody has touched is made when it is touched, not before.
+                if m.copy_on(node.id).is_none() {
+                    let Some(frame) = m.source().and_then(|_| node.pop_free()) else { break };
+                    let mut l = Locked::new(page, m);
+                    let exclusive = exclusive(processor, window);
+                    if self.set_up_arrival(&mut l, node.id, exclusive, frame).is_err() {
+                        break;
+                    }
+                    flight.pages.push(l);
+                }
+            }
+            done += 1;
         }
-        if m.copy_on(node.id).is_some() {
-            return Some(());
-        }
-        if self.is_to_stay(page) {
-            return None;
-        }
-        // A page that nobody has touched is made when it is touched, not before.
-        m.source()?;
-        self.serve_ahead(&mut m, node, page, mapper, access).ok()?
+        self.depart(&mut flight);
+        self.land(&mut flight);
+        let failed = flight.pages.iter().find(|l| l.failed.is_some());
+        let failed = failed.and_then(|l| window.pages().position(|page| page == l.page));
+        failed.map_or(done, |nr| nr as u32)
     }
 
-    fn serve_ahead(
-        &self,
-        m: &mut Mapping,
-        node: &Node,
-        page: PageNr,
-        mapper: Option<&Processor>,
-        access: Access,
-    ) -> Result<Option<()>> {
-        let Some(frame) = node.pop_free() else { return Ok(None) };
-        if m.source().is_some_and(|from| self.needs_bounce(from, frame.frame())) {
-            return Ok(None);
+    /// The processor has reached a window: maps those of its pages that are there, and says whether
+    /// `page`, which it has touched, is among them.
+    pub(crate) fn map_window(&self, processor: &Processor, window: Window, page: PageNr) -> bool {
+        let Some(mapper) = self.processor(processor.id) else { return false };
+        let (node, mappers) = (self.known_node(processor.node), [mapper]);
+        let mut flight = Flight::new(ahead(node, &mappers, processor));
+        for page in window.pages() {
+            let Some(entry) = self.table.get(page) else { break };
+            let Some(m) = entry.try_lock() else { continue };
+            // Two that share a node's frames are a matter for the fault.
+            let is_shared = self.mappers_on(&m, node.id).next().is_some();
+            if is_shared || !self.may_follow(&m, page, processor, window) {
+                continue;
+            }
+            let mut l = Locked::new(page, m);
+            if self.set_up_here(&mut l, node.id, exclusive(processor, window)) {
+                flight.pages.push(l);
+            }
         }
-        let addr = page.start();
-        let want = Want { page, addr, node, processor: mapper, access, cause: Cause::LookAhead };
-        let plan = self.plan(m, &want, false);
-        self.serve(m, &want, &plan, Spare::with_target(frame))?;
-        if let (None, Some(copy)) = (mapper, m.copy_on(node.id)) {
-            node.expect_use(copy.nr);
-        }
-        Ok(Some(()))
+        self.depart(&mut flight);
+        self.land(&mut flight);
+        flight.pages.iter().any(|l| l.page == page && l.m.mapped().contains(processor.id))
     }
+
+    /// Whether a page can be brought or mapped with the others of its window. What was advised about
+    /// a page, or has happened to it, the fault knows.
+    fn may_follow(&self, m: &Mapping, page: PageNr, processor: &Processor, window: Window) -> bool {
+        m.is_open()
+            && !m.is_refused_by_some()
+            && !m.is_poisoned()
+            && m.protection.allows(window.access())
+            && !processor.is_detached()
+            && self.is_plain(m, processor.node, &[], exclusive(processor, window))
+            && !self.is_to_stay(page)
+    }
+}
+
+fn ahead<'a>(node: &'a Node, mappers: &'a [Arc<Processor>], by: &Processor) -> Aim<'a> {
+    Aim { node, mappers, cause: Cause::LookAhead, on_behalf_of: Some(by.id) }
+}
+
+/// Whether a window's pages are to have no copy elsewhere.
+fn exclusive(processor: &Processor, window: Window) -> bool {
+    window.writes || !processor.maps_read_only()
 }
 
 #[cfg(test)]
@@ -348,7 +430,10 @@ mod tests {
         for &page in faults {
             state.note(page, false, 8, || Duration::ZERO);
         }
-        core::iter::from_fn(|| state.take_page()).map(|ahead| ahead.page.0).collect()
+        core::iter::from_fn(|| state.take_window())
+            .flat_map(|ahead| ahead.window.pages())
+            .map(|page| page.0)
+            .collect()
     }
 
     fn list(range: core::ops::Range<u64>) -> Vec<u64> {
@@ -423,24 +508,42 @@ mod tests {
     #[test]
     fn what_could_not_be_brought_is_where_the_run_goes_on() {
         let mut state = State::default();
-        for page in [100, 101, 102] {
-            after(&mut state, &[page]);
-        }
-        // 105 .. 109 are planned, two of them brought.
+        assert_eq!(after(&mut state, &[100, 101, 102]), [103, 104]);
         state.note(103, false, 8, || Duration::ZERO);
-        let ahead: Vec<_> = (0..3).map(|_| state.take_page().unwrap()).collect();
-        assert_eq!(
-            ahead.iter().map(|a| (a.page.0, a.is_first)).collect::<Vec<_>>(),
-            [(105, true), (106, false), (107, false)]
-        );
-        state.give_up(ahead[2]);
-        assert_eq!(state.take_page(), None);
+        let ahead = state.take_window().unwrap();
+        assert_eq!(ahead.window.range(), PageRange { start: PageNr(105), nr_pages: 4 });
+        state.give_up(ahead, 2);
+        assert_eq!(state.take_window(), None);
         // None: the first page of the window faults in full.
-        state.note(107, false, 8, || Duration::ZERO);
-        let first = state.take_page().unwrap();
-        assert_eq!((first.page.0, first.is_first), (108, true));
-        state.give_up(first);
-        assert_eq!(after(&mut state, &[108]), list(109..117));
+        assert_eq!(reached(&mut state, 105), list(105..107));
+        let next = state.take_window().unwrap();
+        assert_eq!(next.window.range(), PageRange { start: PageNr(107), nr_pages: 8 });
+        state.give_up(next, 0);
+        assert_eq!(reached(&mut state, 107), []);
+        assert_eq!(after(&mut state, &[]), list(108..116));
+    }
+
+    /// Which pages a fault is the first of.
+    fn reached(state: &mut State, page: i64) -> Vec<u64> {
+        let window = state.note(page, false, 8, || Duration::ZERO).reached;
+        window.into_iter().flat_map(Window::pages).map(|page| page.0).collect()
+    }
+
+    #[test]
+    fn the_first_fault_in_a_window_is_told_which_pages_were_brought() {
+        let mut state = State::default();
+        for page in [100, 101, 102] {
+            assert_eq!(reached(&mut state, page), []);
+        }
+        // Nobody has begun to bring it, and now nobody need.
+        assert_eq!(reached(&mut state, 103), []);
+        assert_eq!(after(&mut state, &[]), list(104..109));
+        assert_eq!(reached(&mut state, 105), list(104..109));
+        assert_eq!(reached(&mut state, 106), []);
+        // Downwards in the order of the run.
+        let mut state = State::default();
+        after(&mut state, &[52, 51, 50]);
+        assert_eq!(reached(&mut state, 49), [49, 48]);
     }
 
     #[test]
@@ -450,11 +553,13 @@ mod tests {
             streams.note(PageNr(page), Access::Read, 8, || Duration::ZERO);
         }
         let first = streams.begin().unwrap();
+        streams.note(PageNr(103), Access::Read, 8, || Duration::ZERO);
         assert_eq!(streams.begin(), None);
-        streams.end(first, true);
+        streams.end(first, 2);
         let second = streams.begin().unwrap();
-        assert_eq!((first.page, second.page), (PageNr(103), PageNr(104)));
-        streams.end(second, true);
+        assert_eq!(first.window.range(), PageRange { start: PageNr(103), nr_pages: 2 });
+        assert_eq!(second.window.range(), PageRange { start: PageNr(105), nr_pages: 4 });
+        streams.end(second, 4);
         assert_eq!(streams.begin(), None);
         assert!(!streams.planned.load(Ordering::Acquire));
     }
@@ -467,6 +572,9 @@ mod tests {
         }
         let expected =
             |now| -> Vec<u64> { (90..120).filter(|&p| streams.expects(PageNr(p), now)).collect() };
+        // Those that nobody has begun to bring are not.
+        assert_eq!(expected(Duration::ZERO), [102]);
+        streams.end(streams.begin().unwrap(), 2);
         assert_eq!(expected(Duration::ZERO), [102, 103, 104]);
         assert_eq!(expected(GRACE), []);
     }

@@ -148,7 +148,12 @@ fn offset(addr: VirtAddr) -> u64 {
 impl<'a> Copying<'a> {
     fn new(space: &'a Space, job: &'a Memcpy) -> Self {
         let node = space.known_node(job.node);
-        let flight = Flight::new(Aim { node, mappers: &job.mappers, cause: Cause::Copy });
+        let flight = Flight::new(Aim {
+            node,
+            mappers: &job.mappers,
+            cause: Cause::Copy,
+            on_behalf_of: None,
+        });
         Self { flight, planned: Batch::new(), written: Batch::new() }
     }
 

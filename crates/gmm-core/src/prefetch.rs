@@ -7,9 +7,9 @@
 
 use std::sync::Arc;
 
-use crate::bulk::{Aim, BATCH, Bytes, Copy, Flight, Locked, Shares, To};
+use crate::bulk::{Aim, BATCH, Flight, Locked, Shares};
 use crate::driver::{Access, DriverError};
-use crate::entry::{MAX_COPIES, Mapping};
+use crate::entry::Mapping;
 use crate::fault::{Cause, Want};
 use crate::node::{Import, Node, TransitFrame};
 use crate::reclaim::Round;
@@ -18,8 +18,8 @@ use crate::sync::RwLock;
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use crate::trace::TraceEvent;
 use crate::{
-    Arrival, Batch, Error, NodeId, OutOfMemory, PAGE_SIZE, PageNr, PageRange, Processor,
-    ProcessorSet, Result, VirtAddr,
+    Arrival, Batch, Error, NodeId, OutOfMemory, PageNr, PageRange, Processor, ProcessorSet, Result,
+    VirtAddr,
 };
 
 /// What a prefetch has come to, in pages.
@@ -207,7 +207,7 @@ impl Space {
         while let Some(pages) = job.take() {
             part.get_or_insert(PageRange { nr_pages: 0, ..pages }).nr_pages += pages.nr_pages;
             let mut left = Batch::<PageNr, BATCH>::new();
-            let next = self.depart(job, pages, &mut left);
+            let next = self.prepare(job, pages, &mut left);
             self.arrive(job, flying.take());
             flying = Some(next);
             if !left.is_empty() {
@@ -224,14 +224,19 @@ impl Space {
     }
 
     /// Starts on a batch of pages. `left`: those that are to be done one by one.
-    fn depart<'a>(
+    fn prepare<'a>(
         &'a self,
         job: &'a Prefetch,
         range: PageRange,
         left: &mut Batch<PageNr, BATCH>,
     ) -> Flight<'a> {
         let node = self.known_node(job.node);
-        let mut flight = Flight::new(Aim { node, mappers: &job.mappers, cause: Cause::Prefetch });
+        let mut flight = Flight::new(Aim {
+            node,
+            mappers: &job.mappers,
+            cause: Cause::Prefetch,
+            on_behalf_of: None,
+        });
         // Frames first: while they are made free, no page of this batch is locked.
         let mut frames = self.frames_for(job, range);
         for (page, entry) in self.table.entries(range) {
@@ -251,7 +256,9 @@ impl Space {
                     node.touch(frame.nr, Arrival::Hint);
                 }
                 job.resident.fetch_add(1, Ordering::SeqCst);
-            } else if self.is_plain(&l.m, job) && self.set_up_arrival(&mut l, job, &mut frames) {
+            } else if self.is_plain(&l.m, job.node, &job.mappers, job.exclusive)
+                && self.set_up_page(&mut l, job, &mut frames)
+            {
                 flight.pages.push(l);
             } else {
                 left.push(page);
@@ -259,19 +266,24 @@ impl Space {
         }
         job.allowance.fetch_add(frames.len() as i64, Ordering::SeqCst);
         drop(frames);
-        self.quiesce(&mut flight.pages);
-        for nr in 0..flight.pages.len() {
-            let l = &mut flight.pages[nr];
-            // An application may have discarded the page.
-            l.alone |= l.m.nr_copies() == 0;
-            l.here = l.here.filter(|here| l.m.copy_on(here.node) == Some(*here));
-            if l.incoming.is_some() && l.failed.is_none() {
-                let from = l.m.source().map(Bytes::Frame);
-                flight.copies.push(Copy::new(from, 0, To::Page(nr), 0, PAGE_SIZE));
-            }
-        }
-        self.start(&mut flight);
+        self.depart(&mut flight);
         flight
+    }
+
+    /// Says what has to be done so that the page is on the node; `false` if that takes a frame and
+    /// there is none, or it can't go straight.
+    fn set_up_page<'a>(
+        &'a self,
+        l: &mut Locked<'a>,
+        job: &Prefetch,
+        frames: &mut Batch<TransitFrame<'a>, BATCH>,
+    ) -> bool {
+        if self.set_up_here(l, job.node, job.exclusive) {
+            return true;
+        }
+        let Some(frame) = frames.pop() else { return false };
+        let set_up = self.set_up_arrival(l, job.node, job.exclusive, frame);
+        set_up.map_err(|frame| frames.push(frame)).is_ok()
     }
 
     fn arrive(&self, job: &Prefetch, flight: Option<Flight<'_>>) {
@@ -294,58 +306,6 @@ impl Space {
             && !m.is_unsure()
             && alone
             && job.mappers.iter().all(|p| is_mapped(p))
-    }
-
-    /// Whether a page can go with the others. Pages with something special are done one by one, as
-    /// a fault does them.
-    fn is_plain(&self, m: &Mapping, job: &Prefetch) -> bool {
-        let is_special = m.is_advised() || m.is_watched() || m.has_replica() || m.is_unsure();
-        // Of several processors whose frames move only one can map a page.
-        let is_mapper = |p: &Processor| job.mappers.iter().any(|mapper| mapper.id == p.id);
-        let one_by_one = job.mappers.iter().any(|p| p.moves_frames())
-            && (job.mappers.len() > 1 || self.mappers_on(m, job.node).any(|p| !is_mapper(&p)));
-        let has_room = m.copy_on(job.node).is_some() || m.nr_copies() < MAX_COPIES;
-        let reader = job.mappers.first().map(|p| &**p);
-        let is_held = || self.holder(m, job.node, reader, job.exclusive).is_some();
-        !is_special && !one_by_one && has_room && !is_held()
-    }
-
-    /// Says what has to be done so that the page is on the node; `false` if that takes a frame and
-    /// there is none.
-    fn set_up_arrival<'a>(
-        &'a self,
-        l: &mut Locked<'a>,
-        job: &Prefetch,
-        frames: &mut Batch<TransitFrame<'a>, BATCH>,
-    ) -> bool {
-        l.here = l.m.copy_on(job.node);
-        if l.here.is_none() {
-            let Some(frame) = frames.pop() else { return false };
-            let from = l.m.source();
-            if from.is_some_and(|from| self.needs_bounce(from, frame.frame())) {
-                frames.push(frame);
-                return false;
-            }
-            l.incoming = Some(frame);
-        }
-        l.alone = job.exclusive || l.m.nr_copies() == 0 || l.here.is_some() && l.m.nr_copies() == 1;
-        for id in l.m.mapped().iter() {
-            let Some(p) = self.processor(id) else { continue };
-            if l.m.copy_on(p.node).is_none() {
-                // A remote mapping, of a frame that goes.
-                if l.here.is_none() {
-                    l.clear.insert(id);
-                }
-            } else if p.node != job.node && (job.exclusive || p.moves_frames()) {
-                l.clear.insert(id);
-            } else if p.node != job.node && l.m.writable().contains(id) {
-                match p.maps_read_only() {
-                    true => l.protect.insert(id),
-                    false => l.clear.insert(id),
-                }
-            }
-        }
-        true
     }
 
     /// Frames for those pages of `range` that have no copy on the node, or as many as there are.

@@ -128,8 +128,10 @@ fn pages_are_brought_and_pushed_out_on_demand() {
     assert_eq!(memory.differences(0, 5 * PAGE, 1), 0);
 
     memory.touch_on(&gmm.xpu(1).unwrap(), 3, true);
+    // And what look-ahead has brought.
+    let there = u64::from(gmm.snapshot().nodes[1].resident_frames);
     let moved: Moved = ask(Command::Evict { node: Some(1) });
-    assert_eq!(moved.moved_pages, 3);
+    assert!(moved.moved_pages >= 3 && moved.moved_pages >= there, "{moved:?} of {there}");
     assert_eq!(memory.nodes(&gmm, 0), [0]);
     let moved: Moved = ask(Command::Prefetch { node: 0 });
     assert_eq!((moved.moved_pages, moved.already_pages), (0, 5));

@@ -11,7 +11,8 @@ use gmm::{Gmm, PAGE_SIZE, Snapshot, metrics};
 /// A machine on which something of everything has happened, whose XPU's name has to be escaped.
 fn story() -> (Gmm, Snapshot) {
     let named = xpu_of(4).config(|config| config.name("a \"quoted\" \\ name\nof two lines"));
-    let gmm = Gmm::builder().xpu(named).build().unwrap();
+    // Each page comes by a fault of its own.
+    let gmm = Gmm::builder().xpu(named).config(|c| c.look_ahead = 0).build().unwrap();
     let memory = mmap(&gmm, 6);
     (0..6).for_each(|page| memory.write(page * PAGE, 1));
     run(&gmm.xpu(1).unwrap(), "touch", 1, (memory.at(0), 6 * PAGE, true)).unwrap();

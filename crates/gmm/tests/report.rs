@@ -41,7 +41,9 @@ fn assert_adds_up(gmm: &Gmm, regions: &[(Memory, usize)]) -> Snapshot {
 #[test]
 fn each_step_of_a_story_is_counted() {
     let Some(_turn) = turn_with_faults() else { return };
-    let gmm = Gmm::builder().xpu(xpu_of(FRAMES as u64).cores(1)).build().unwrap();
+    // Each page comes by a fault of its own.
+    let xpu = xpu_of(FRAMES as u64).cores(1);
+    let gmm = Gmm::builder().xpu(xpu).config(|c| c.look_ahead = 0).build().unwrap();
     // It is known who leaves.
     gmm.core().set_policy(NodeId(1), |n| gmm_core::EvictionPolicy::Lru.make(n)).unwrap();
     let memory = mmap(&gmm, N);

@@ -146,8 +146,7 @@ impl Engines {
                 *place = transfers.next();
             }
             fence = Fence(u64::from(slot.generation) << 32 | nr as u64);
-            // The first is for the one who waits.
-            let wanted = slot.len.saturating_sub(1).min(queue.idle_threads as usize);
+            let wanted = self.shared.wanted_threads(&queue, nr);
             drop(queue);
             (0..wanted).for_each(|_| self.shared.work.notify_one());
         } else {
@@ -210,6 +209,20 @@ impl Shared {
         self.queue.lock().unwrap_or_else(|e| e.into_inner())
     }
 
+    /// How many engine threads are to be woken for the batch just put into slot `nr`. Who submits one
+    /// while there is no other most likely waits for it at once, in the place of an engine: only
+    /// the other engines are of use. Who submits one more is ahead of what it waits for.
+    fn wanted_threads(&self, queue: &Queue, nr: usize) -> usize {
+        let is_waiting = |other: &Slot| other.state != SlotState::Free && !other.is_complete();
+        let mut others = queue.slots.iter().enumerate().filter(|&(other, _)| other != nr);
+        let len = queue.slots[nr].len;
+        let wanted = match others.any(|(_, other)| is_waiting(other)) {
+            true => len,
+            false => len.saturating_sub(1).min(self.nr_engines as usize - 1),
+        };
+        wanted.min(queue.idle_threads as usize)
+    }
+
     /// Takes a transfer of slot `nr`, if there is one and an engine is free.
     fn take(&self, queue: &mut Queue, nr: usize) -> Option<Transfer> {
         let slot = &mut queue.slots[nr];
@@ -228,11 +241,14 @@ impl Shared {
         queue.busy -= 1;
         let slot = &mut queue.slots[nr];
         slot.running -= 1;
-        if slot.is_complete() && slot.state == SlotState::Abandoned {
-            slot.state = SlotState::Free;
+        if slot.is_complete() {
+            if slot.state == SlotState::Abandoned {
+                slot.state = SlotState::Free;
+            }
+            // Some wait for this batch, some for an engine to be free; until then whoever has finished
+            // a transfer takes the next.
+            self.finished.notify_all();
         }
-        // Some wait for this batch, some for an engine to be free.
-        self.finished.notify_all();
         queue
     }
 

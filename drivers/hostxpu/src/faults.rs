@@ -13,7 +13,7 @@ use gmm_os::Waits;
 
 use crate::config::MAX_CORES;
 use crate::manager::Manager;
-use crate::ring::{Posted, Violation, check_access, check_fault};
+use crate::ring::{Posted, Violation, check_access, check_fault, pack_coming};
 use crate::shared::Shared;
 use crate::{Death, wait};
 
@@ -70,13 +70,18 @@ struct Taken {
 impl Shared {
     /// Serves faults until the context is dead: the body of a fault-handling thread.
     pub(crate) fn serve_faults(self: &Arc<Self>, manager: &dyn Manager) {
+        let mut is_counted = false;
         loop {
             let heard = self.ring.fault_bell.load(Ordering::SeqCst);
             if self.is_dead() {
                 return;
             }
+            // Who posts from here on wakes a thread; what was posted before, this one sees.
+            if core::mem::take(&mut is_counted) {
+                self.ring.fault_pollers.fetch_sub(1, Ordering::SeqCst);
+            }
             match self.take_fault() {
-                Ok(Some(taken)) => self.serve(taken, manager),
+                Ok(Some(taken)) => is_counted = self.serve(taken, manager),
                 Ok(None) if self.look_ahead(manager) => {}
                 Ok(None) => self.await_fault(heard),
                 Err(violation) => {
@@ -87,11 +92,12 @@ impl Shared {
         }
     }
 
-    /// Brings a page that a core is about to fault on, if one is known. A core that does so meanwhile
+    /// Brings pages that a core is about to fault on, if some are known. A core that does so meanwhile
     /// need wake no thread: this one looks for faults when it is done.
     fn look_ahead(&self, manager: &dyn Manager) -> bool {
-        let coming = &self.ring.coming_page;
-        let brought = manager.look_ahead(&|page| coming.store(page.0 + 1, Ordering::SeqCst));
+        let coming = &self.ring.coming;
+        let announce = |range| coming.store(pack_coming(range), Ordering::SeqCst);
+        let brought = manager.look_ahead(&announce);
         if brought {
             coming.store(0, Ordering::SeqCst);
         }
@@ -145,15 +151,20 @@ impl Shared {
         Ok(Some(Taken { core, seq, posted, addr, launch }))
     }
 
-    fn serve(&self, taken: Taken, manager: &dyn Manager) {
+    /// Says whether the core was let go on, and so this thread counts as a poller.
+    fn serve(&self, taken: Taken, manager: &dyn Manager) -> bool {
         wait::delay(self.device.config.message_latency);
         let addr = taken.addr;
         let Some(kernel) = self.launches.kernel(taken.launch) else {
             let Taken { core, launch: slot, .. } = taken;
-            return self.doom_for(Violation::UnknownLaunch { core, slot });
+            self.doom_for(Violation::UnknownLaunch { core, slot });
+            return false;
         };
         let access = match taken.posted {
-            Posted::Signal(signal) => return self.doom(Death::Crash { kernel, signal, addr }),
+            Posted::Signal(signal) => {
+                self.doom(Death::Crash { kernel, signal, addr });
+                return false;
+            }
             Posted::Fault(access) => access,
         };
         #[cfg(test)]
@@ -164,7 +175,8 @@ impl Shared {
             return self.let_go_on(taken);
         }
         if !self.device.config.replayable_faults {
-            return self.doom(Death::NotHeld { kernel, addr, access });
+            self.doom(Death::NotHeld { kernel, addr, access });
+            return false;
         }
         match manager.fault(addr, access) {
             Ok(resolved) => {
@@ -179,7 +191,7 @@ impl Shared {
                 }
                 // The launch can't end, and free the name, before its core goes on.
                 drop(kernel);
-                self.let_go_on(taken);
+                return self.let_go_on(taken);
             }
             // It failed because the context is ending.
             Err(_) if self.is_doomed() => {}
@@ -188,28 +200,32 @@ impl Shared {
             }
             Err(cause) => self.doom(Death::FaultFailed { kernel, addr, access, cause }),
         }
+        false
     }
 
-    fn let_go_on(&self, taken: Taken) {
+    /// The core's next fault may come before this thread looks: it need wake no other.
+    fn let_go_on(&self, taken: Taken) -> bool {
+        self.ring.fault_pollers.fetch_add(1, Ordering::SeqCst);
         wait::delay(self.device.config.message_latency);
         let served = self.faults.start.elapsed().as_nanos() as u64;
         self.faults.cores[taken.core].served_ns.store(served.max(1), Ordering::SeqCst);
         let done = &self.ring.faults[taken.core].done;
         done.store(taken.seq, Ordering::SeqCst);
         wait::wake(done, 1);
+        true
     }
 
     /// Waits until the bell no longer says `heard`: one thread looks for a while, then sleeps as
     /// the others do.
     fn await_fault(&self, heard: u32) {
-        let (bell, poller) = (&self.ring.fault_bell, &self.ring.fault_poller);
+        let (bell, pollers) = (&self.ring.fault_bell, &self.ring.fault_pollers);
         let rung = || bell.load(Ordering::SeqCst) != heard;
         let begun = Instant::now();
         let is_poller = !self.faults.polled.swap(true, Ordering::SeqCst);
         if is_poller {
-            poller.store(1, Ordering::SeqCst);
+            pollers.fetch_add(1, Ordering::SeqCst);
             self.faults.waits.look(self.device.config.spin, rung);
-            poller.store(0, Ordering::SeqCst);
+            pollers.fetch_sub(1, Ordering::SeqCst);
             self.faults.polled.store(false, Ordering::SeqCst);
         }
         if !rung() {

@@ -5,16 +5,16 @@ use std::any::Any;
 use std::sync::Arc;
 
 use gmm_core::driver::Access;
-use gmm_core::{PageNr, PageRange, Processor, Resolved, Space, VirtAddr};
+use gmm_core::{PageRange, Processor, Resolved, Space, VirtAddr};
 
 /// The manager, as one context sees it.
 pub(crate) trait Manager: Send + Sync {
     /// Serves a fault; called on fault-handling threads.
     fn fault(&self, addr: VirtAddr, access: Access) -> gmm_core::Result<Resolved>;
 
-    /// Brings a page that is about to be faulted on, announced before; `false` if there is none.
+    /// Brings pages that are about to be faulted on, announced before; `false` if there are none.
     /// Called on fault-handling threads that have no fault to serve.
-    fn look_ahead(&self, announce: &dyn Fn(PageNr)) -> bool {
+    fn look_ahead(&self, announce: &dyn Fn(PageRange)) -> bool {
         let _ = announce;
         false
     }
@@ -44,7 +44,7 @@ impl Manager for Attachment {
         self.space.fault(&self.processor, addr, access)
     }
 
-    fn look_ahead(&self, announce: &dyn Fn(PageNr)) -> bool {
+    fn look_ahead(&self, announce: &dyn Fn(PageRange)) -> bool {
         self.space.look_ahead(&self.processor, announce)
     }
 

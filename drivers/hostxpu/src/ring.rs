@@ -10,7 +10,7 @@
 //! | `LaunchSlot::submitted`, `completed` | host, worker | equal: free or completed. *submits* → `submitted = completed + 1`: it runs, or waits for its predecessor. *completes* → `completed = submitted`. |
 //! | `fault_bell` | worker | changes whenever a fault was posted |
 //! | `end_bell`, `end_waiters` | both, host | the first changes when a launch has completed while the second is not 0 |
-//! | `coming_page` | host | a page number plus one while it is being brought ahead of its use, else 0 |
+//! | `coming` | host | the pages that are being brought ahead of their use: the number of the first times 256, and how many; 0 if none |
 //! | `work_bell` | both | changes whenever a launch was submitted, or started that others may join |
 //!
 //! The other fields of a slot are written by the poster before it posts (with release ordering)
@@ -24,6 +24,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
+use gmm_core::{PageNr, PageRange};
 use gmm_os::Creator;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -111,11 +112,11 @@ pub(crate) struct LaunchSlot {
 #[repr(C)]
 pub(crate) struct Ring {
     pub(crate) fault_bell: AtomicU32,
-    /// Whether a host thread looks for faults now, so that none need be woken.
-    pub(crate) fault_poller: AtomicU32,
-    /// The number of the page that a host thread is bringing and will look for faults after, plus
-    /// one; 0 if none. Who faults on it need wake no thread.
-    pub(crate) coming_page: AtomicU64,
+    /// How many host threads look for faults, or are about to, so that none need be woken.
+    pub(crate) fault_pollers: AtomicU32,
+    /// The pages that a host thread is bringing and will look for faults after. Who faults on one
+    /// need wake no thread.
+    pub(crate) coming: AtomicU64,
     pub(crate) work_bell: AtomicU32,
     pub(crate) end_bell: AtomicU32,
     /// How many host threads wait for the end of any launch.
@@ -263,6 +264,17 @@ pub(crate) enum Posted {
     Signal(i32),
 }
 
+/// What `coming` holds for a range of up to 255 pages.
+pub(crate) fn pack_coming(range: PageRange) -> u64 {
+    range.start.0 << 8 | range.nr_pages.min(255)
+}
+
+/// Whether a page is among those that `coming` names.
+pub(crate) fn is_coming(coming: u64, page: PageNr) -> bool {
+    let (first, nr_pages) = (coming >> 8, coming & 255);
+    page.0.checked_sub(first).is_some_and(|nth| nth < nr_pages)
+}
+
 /// Whether `core` posted a fault that no one has taken yet, `last` being the last taken.
 pub(crate) fn check_fault(core: usize, got: u32, last: u32) -> Result<bool, Violation> {
     match got.wrapping_sub(last) {
@@ -363,6 +375,14 @@ mod tests {
         assert_eq!(check_access(0, ACCESS_WRITE), Ok(Posted::Fault(Access::Write)));
         assert_eq!(check_access(0, ACCESS_SIGNAL + 8), Ok(Posted::Signal(8)));
         assert_eq!(check_count(16, 16), Ok(16));
+    }
+
+    #[test]
+    fn pages_that_are_coming_are_told_from_others() {
+        let coming = pack_coming(PageRange { start: PageNr(0x0088_0005), nr_pages: 3 });
+        let is = |page| is_coming(coming, PageNr(page));
+        assert!(is(0x0088_0005) && is(0x0088_0007) && !is(0x0088_0004) && !is(0x0088_0008));
+        assert!(!is_coming(0, PageNr(0)) && !is_coming(0, PageNr(1)));
     }
 
     /// Whatever garbage a worker writes, at most the one legal next value is taken.

@@ -58,7 +58,11 @@ pub(crate) fn pages_moved(workload: &Workload, nr_frames: u64, contender: Conten
     let nr_pages = workload.nr_pages();
     let world = World::builder(nr_pages as u32 + 8)
         .xpu(DeviceOptions::xpu("xpu", nr_frames as u32), 1)
-        .config(|config| config.window.nr_pages = nr_pages.next_power_of_two())
+        .config(|config| {
+            config.window.nr_pages = nr_pages.next_power_of_two();
+            // It spares what a run is about to reach, under any policy.
+            config.look_ahead = 0;
+        })
         .build();
     let len_bytes = nr_pages * PAGE_SIZE;
     let range = world.space.mmap(len_bytes, Protection::ReadWrite, "simulated").expect("a region");

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use gmm_core::VirtAddr;
 
 use super::{WORKER, Worker, exit};
-use crate::ring::{ACCESS_READ, ACCESS_SIGNAL, ACCESS_WRITE};
+use crate::ring::{ACCESS_READ, ACCESS_SIGNAL, ACCESS_WRITE, is_coming};
 use crate::wait;
 use crate::wire::Exit;
 
@@ -145,8 +145,8 @@ impl Worker {
         let mine = last.wrapping_add(1);
         slot.requested.store(mine, Ordering::SeqCst);
         self.ring.fault_bell.fetch_add(1, Ordering::SeqCst);
-        let looked_for = self.ring.fault_poller.load(Ordering::SeqCst) != 0
-            || self.ring.coming_page.load(Ordering::SeqCst) == VirtAddr(address).page().0 + 1;
+        let looked_for = self.ring.fault_pollers.load(Ordering::SeqCst) != 0
+            || is_coming(self.ring.coming.load(Ordering::SeqCst), VirtAddr(address).page());
         if !looked_for {
             wait::wake(&self.ring.fault_bell, 1);
         }
