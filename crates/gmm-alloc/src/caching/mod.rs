@@ -27,7 +27,8 @@ pub use config::CachingConfig;
 use config::{LARGE_SEGMENT_BYTES, MIN_BLOCK_BYTES, SMALL_BYTES, segment_bytes};
 use pools::{Block, Pool, Pools, State};
 
-/// See the [module](self).
+/// PyTorch's published policy: small and large pools for each stream, best fit within segments that
+/// stay until memory runs out. Without expandable segments.
 pub struct Caching<B> {
     config: CachingConfig,
     memory: Memory<B>,

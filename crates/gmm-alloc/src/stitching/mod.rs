@@ -39,7 +39,9 @@ const GRANULARITY_BYTES: u64 = 512;
 /// How many times the device's frames the pages of a window are.
 const WINDOW_TIMES: u64 = 4;
 
-/// See the [module](self).
+/// The stitching allocator: assembles free frames, from anywhere, under ranges of addresses, so that
+/// nothing but live memory keeps a frame. All streams share its frames; freed memory stays mapped
+/// until the device has no more and its pages are those that have been idle longest.
 pub struct Stitching<B> {
     memory: Memory<B>,
     space: Space,
