@@ -45,11 +45,13 @@ Examples:
     /// Measure how fast the manager is, against raw copies.
     #[command(after_help = "\
 Examples:
+  gmm bench all --report report.html           everything, as one page, in five minutes
   gmm bench faults                             256 MiB each way, nine times
   gmm bench faults --bytes 64MiB --json        one JSON object a line
+  gmm bench faults --peers                     and how others move the same bytes
   gmm bench faults --spin-us 0                 with both sides asleep while they wait
-  gmm bench coalesce                           what a duplicate fault costs
   gmm bench oversubscribe                      sweeps over up to 4 times the XPU's memory
+  gmm bench compare OLD.json NEW.json          what got slower since
 
 Figures are medians over the repeats. Believe the ratio more than the speeds: subject and raw
 copies are measured in turn, so that what disturbs the machine disturbs both.")]
@@ -99,7 +101,7 @@ Examples:
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Demo(args) => gmm_cli::demo::run(args).map(|()| ExitCode::SUCCESS),
-        Command::Bench(args) => gmm_cli::bench::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Bench(args) => gmm_cli::bench::run(args),
         Command::Ps(args) => process::ps(&args).map(|()| ExitCode::SUCCESS),
         Command::Stat(args) => process::stat(&args).map(|()| ExitCode::SUCCESS),
         Command::Residency(args) => process::residency(&args).map(|()| ExitCode::SUCCESS),

@@ -50,7 +50,8 @@ fn an_xpu_smaller_than_the_weights_evicts_and_the_numbers_add_up() {
     assert!(memory.touched_bytes["0"] >= 26 * MIB);
     let moved_in = memory.migrated_bytes["0->1"];
     assert!(moved_in > touched, "{moved_in} bytes moved in, {touched} touched");
-    assert!(memory.faults.xpu * 2 * MIB >= moved_in);
+    // A fault brings its page, and look-ahead at most a window of 16 after it.
+    assert!(memory.faults.xpu * 17 * 2 * MIB >= moved_in);
     assert!(memory.faults.cpu >= 13);
     assert!(memory.evicted_pages > memory.evicted_clean_pages);
     // Weights are only read, so they leave without a copy.

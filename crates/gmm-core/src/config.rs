@@ -47,7 +47,7 @@ pub struct Config {
     /// At most one in so many of a node's pages is laundered; at least 1.
     pub launder_share: u32,
     /// The most pages that look-ahead brings at a time when a processor's faults run through
-    /// consecutive pages, of 16; 0 turns it off.
+    /// consecutive pages: 16 at most, and 0 turns it off.
     pub look_ahead: u32,
     /// For how long a page stays on a node before another node's fault may take it away; zero: for
     /// no time, unless it is thrashing (see [`Space::thrashing_pages`](crate::Space::thrashing_pages)).

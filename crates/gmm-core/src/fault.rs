@@ -94,11 +94,18 @@ impl Space {
         let page = addr.page();
         let want =
             Want { page, addr, node, processor: Some(processor), access, cause: Cause::Fault };
-        let most = self.config.look_ahead;
-        let window = processor.streams.note(page, access, most, || self.clock.now());
-        let was_ahead = window.is_some_and(|window| self.map_window(processor, window, page));
         let entry = self.table.get(page);
-        let generation = entry.map(|entry| entry.lock().generation());
+        let before = entry.map(|entry| {
+            let m = entry.lock();
+            (m.generation(), self.is_usable(&m, &want))
+        });
+        let generation = before.map(|(generation, _)| generation);
+        // One that another was quicker to serve says nothing new of where the processor goes.
+        let is_news = before.is_some_and(|(_, is_usable)| !is_usable);
+        let most = Some(self.config.look_ahead).filter(|&most| is_news && most > 0);
+        let window =
+            most.and_then(|most| processor.streams.note(page, access, most, || self.clock.now()));
+        let was_ahead = window.is_some_and(|window| self.map_window(processor, window, page));
         let result = match entry {
             Some(_) if was_ahead => Ok(FaultOutcome::Mapped),
             Some(entry) => self.resolve(entry, &want),

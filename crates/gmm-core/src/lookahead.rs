@@ -12,7 +12,8 @@
 //! makes those of other runs shorter.
 //!
 //! The pages are brought by [`Space::look_ahead`], a window a call, on a thread that looks for faults
-//! between them. It takes frames that are free; it never evicts, imports or waits, and what fails is
+//! between them. It takes frames that are free, but for the low watermark's, which are for faults: on
+//! a full node of few frames it brings nothing. It never evicts, imports or waits, and what fails is
 //! left to the fault.
 
 use core::time::Duration;
@@ -69,7 +70,8 @@ struct Stream {
     direction: i64,
     /// How many faults of it there were; 0 if this is no stream.
     run: u32,
-    /// Pages from here to `ahead` are not evicted for a while.
+    /// After the last fault. What was brought from here on has not been used yet, for all that is
+    /// known, and is not evicted for a while.
     from: i64,
     /// The first page of the current window. A fault here or further on says that the run goes on.
     next: i64,
@@ -129,8 +131,8 @@ struct Ahead {
 }
 
 impl Streams {
-    /// A fault on `page`, which is about to be served. `most` is the longest window; 0 turns
-    /// look-ahead off. If it is the first in a window, says which.
+    /// A fault on `page`, which is about to be served. `most` is the longest window. If it is the
+    /// first in a window, says which.
     pub(crate) fn note(
         &self,
         page: PageNr,
@@ -138,10 +140,8 @@ impl Streams {
         most: u32,
         now: impl Fn() -> Duration,
     ) -> Option<Window> {
-        if most == 0 {
-            return None;
-        }
-        let mut state = self.state.lock();
+        // A fault does not wait for another's: one that goes unnoticed is made up for by the next.
+        let mut state = self.state.try_lock()?;
         let Noted { planned, reached } =
             state.note(page.0 as i64, access == Access::Write, most.min(BATCH as u32), now);
         if planned {
@@ -282,7 +282,7 @@ impl Stream {
         self.direction = direction;
         self.run = self.run.saturating_add(1);
         if self.run < MIN_RUN {
-            (self.from, self.next, self.ahead) = (at, at + 1, at + 1);
+            (self.from, self.next, self.ahead) = (at + 1, at + 1, at + 1);
             return None;
         }
         let begun = self.ahead - i64::from(self.planned);
@@ -295,7 +295,7 @@ impl Stream {
         let next = begun.max(at + 1);
         let left = (self.ahead - next).max(0) as u32;
         self.planned = (left + self.window).min(limit);
-        (self.from, self.next, self.ahead) = (first, next, next + i64::from(self.planned));
+        (self.from, self.next, self.ahead) = (at + 1, next, next + i64::from(self.planned));
         (nr_pages > 0).then_some(reached)
     }
 }
@@ -347,6 +347,8 @@ impl Space {
     fn bring_window(&self, processor: &Processor, window: Window) -> u32 {
         let node = self.known_node(processor.node);
         let mut flight = Flight::new(ahead(node, &[], processor));
+        // The last ones, which background reclaim keeps free, are for faults.
+        let keep = node.kept_free();
         let mut done = 0;
         for page in window.pages() {
             let Some(entry) = self.table.get(page) else { break };
@@ -357,7 +359,8 @@ impl Space {
                 }
                 // One that nobody has touched is made when it is touched, not before.
                 if m.copy_on(node.id).is_none() {
-                    let Some(frame) = m.source().and_then(|_| node.pop_free()) else { break };
+                    let frame = m.source().and_then(|_| node.pop_free_beyond(keep));
+                    let Some(frame) = frame else { break };
                     let mut l = Locked::new(page, m);
                     let exclusive = exclusive(processor, window);
                     if self.set_up_arrival(&mut l, node.id, exclusive, frame).is_err() {
@@ -573,9 +576,12 @@ mod tests {
         let expected =
             |now| -> Vec<u64> { (90..120).filter(|&p| streams.expects(PageNr(p), now)).collect() };
         // Those that nobody has begun to bring are not.
-        assert_eq!(expected(Duration::ZERO), [102]);
+        assert_eq!(expected(Duration::ZERO), []);
         streams.end(streams.begin().unwrap(), 2);
-        assert_eq!(expected(Duration::ZERO), [102, 103, 104]);
+        assert_eq!(expected(Duration::ZERO), [103, 104]);
         assert_eq!(expected(GRACE), []);
+        // What was used is a victim like others.
+        streams.note(PageNr(104), Access::Read, 8, || Duration::ZERO);
+        assert_eq!(expected(Duration::ZERO), []);
     }
 }

@@ -1,12 +1,13 @@
 //! Whole pages on their way to a node in a flight (`bulk.rs`), for `WILLNEED` and look-ahead: which
 //! pages can go so, and what has to be done with each.
 
+use std::sync::Arc;
+
 use crate::bulk::{Bytes, Copy, Flight, Locked, To};
 use crate::entry::{MAX_COPIES, Mapping};
 use crate::node::TransitFrame;
 use crate::space::Space;
 use crate::{NodeId, PAGE_SIZE, Processor};
-use std::sync::Arc;
 
 impl Space {
     /// Whether a page can go to `node` with others, for `mappers` to map. Pages with something

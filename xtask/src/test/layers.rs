@@ -12,8 +12,8 @@ use super::{Context, Done};
 /// each folder of drivers. Packages of one layer do not use each other.
 const LAYERS: [&[&str]; 7] = [
     // The kernels are programs for an XPU: they stand beside the core and use nothing of ours.
-    // Nor does what drivers need of the operating system.
-    &["crates/gmm-core", "crates/gmm-os", "drivers/*/kernels"],
+    // Nor does what drivers need of the operating system, nor what reads recordings.
+    &["crates/gmm-core", "crates/gmm-os", "crates/gmm-trace", "drivers/*/kernels"],
     &["crates/gmm-driver-tests"],
     &["crates/gmm-sim", "crates/gmm-alloc"],
     &["drivers/*"],

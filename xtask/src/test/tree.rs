@@ -12,9 +12,10 @@ use super::{Context, Done};
 use crate::process::{self, Show};
 
 /// Crate roots that must say `#![forbid(unsafe_code)]`.
-const WITHOUT_UNSAFE: [&str; 4] = [
+const WITHOUT_UNSAFE: [&str; 5] = [
     "crates/gmm-core/src/lib.rs",
     "crates/gmm-driver-tests/src/lib.rs",
+    "crates/gmm-trace/src/lib.rs",
     "crates/gmm-cli/src/main.rs",
     "xtask/src/main.rs",
 ];

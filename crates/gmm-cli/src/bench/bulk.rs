@@ -5,88 +5,61 @@
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
+use clap::Args;
 use gmm::hostxpu::HostXpuConfig;
 use gmm::{Gmm, HostXpu, MIB, PAGE_SIZE, Unified, display_bytes};
 use gmm_core::HostAddr;
-use serde::Serialize;
 
-use super::BulkArgs;
-use super::distribution::Distribution;
+use super::chunks::{self, By};
+use super::distribution::Pairs;
+use super::options::{Kernels, Link, Output, Repeats, nr_cpus, parse_chunk};
 use super::raw::{RawCopies, Way};
+use super::record::Record;
+use super::session::Session;
 
-const PAGE_WORDS: usize = PAGE_SIZE as usize / 8;
+pub(super) const PAGE_WORDS: usize = PAGE_SIZE as usize / 8;
 
-/// One line of the result.
-#[derive(Debug, Serialize)]
-struct Line {
-    suite: &'static str,
-    case: &'static str,
-    bytes: u64,
-    repeats: usize,
-    workers: usize,
-    /// Medians over the repeats.
-    bytes_per_s: f64,
-    bound_bytes_per_s: f64,
-    /// The fraction of the bound, pair by pair: median and extremes. Higher is better.
-    ratio: f64,
-    ratio_min: f64,
-    ratio_max: f64,
+/// The baseline of all but one case.
+pub(super) const RAW: &str = "raw copy";
+
+/// What `gmm bench prefetch` and `gmm bench memcpy` take.
+#[derive(Debug, Args)]
+pub(super) struct BulkArgs {
+    /// How much memory moves in one repeat, at least 16MiB; rounded up to 2 MiB pages [default:
+    /// 512MiB for prefetch, 256MiB for memcpy]
+    #[arg(long, value_parser = crate::demo::size::parse)]
+    bytes: Option<u64>,
+    /// Also move it a chunk of this size a call, for each of these sizes, at least 4KiB
+    #[arg(long, value_delimiter = ',', value_parser = parse_chunk)]
+    pub(super) chunks: Vec<u64>,
+    #[command(flatten)]
+    pub(super) link: Link,
+    #[command(flatten)]
+    pub(super) repeats: Repeats,
+    #[command(flatten)]
+    kernels: Kernels,
+    #[command(flatten)]
+    pub(super) output: Output,
 }
 
-/// Times of subject and bound, pair by pair, in seconds.
-#[derive(Default)]
-struct Samples(Vec<(f64, f64)>);
-
-impl Samples {
-    fn push(&mut self, subject: Duration, bound: Duration) {
-        self.0.push((subject.as_secs_f64(), bound.as_secs_f64()));
-    }
-
-    fn report(
-        self,
-        suite: &'static str,
-        case: &'static str,
-        workers: usize,
-        bytes: u64,
-        json: bool,
-    ) -> anyhow::Result<()> {
-        let repeats = self.0.len();
-        let per_s = |pick: fn(&(f64, f64)) -> f64| {
-            bytes as f64 / Distribution::new(self.0.iter().map(pick).collect()).median()
-        };
-        let ratio = Distribution::new(self.0.iter().map(|(s, bound)| bound / s).collect());
-        let line = Line {
-            suite,
-            case,
-            bytes,
-            repeats,
-            workers,
-            bytes_per_s: per_s(|pair| pair.0),
-            bound_bytes_per_s: per_s(|pair| pair.1),
-            ratio: ratio.median(),
-            ratio_min: ratio.min(),
-            ratio_max: ratio.max(),
-        };
-        if json {
-            println!("{}", serde_json::to_string(&line)?);
-        } else {
-            println!(
-                "{suite} {case}: {} at {}/s, bound {}/s, ratio {:.3} ({:.3} to {:.3} over \
-                 {repeats} repeats, {workers} threads)",
-                display_bytes(bytes),
-                display_bytes(line.bytes_per_s as u64),
-                display_bytes(line.bound_bytes_per_s as u64),
-                line.ratio,
-                line.ratio_min,
-                line.ratio_max,
-            );
-        }
-        Ok(())
-    }
+/// The record of pairs of which each moved so many bytes.
+fn record(
+    args: &BulkArgs,
+    pairs: &Pairs,
+    suite: &str,
+    case: &str,
+    baseline: &str,
+    workers: usize,
+    bytes: u64,
+) -> Record {
+    pairs
+        .record_of_bytes(suite, case, args.link.name(display_bytes(bytes)), baseline, bytes)
+        .with("workers", workers)
+        .with("bound_bytes_per_s", bytes as f64 / pairs.seconds().1)
 }
 
 /// As many as the library uses while its caller waits.
-fn nr_workers() -> usize {
+pub(super) fn nr_workers() -> usize {
     nr_cpus().min(4)
 }
 
@@ -95,34 +68,30 @@ fn nr_workers_beside() -> usize {
     (nr_cpus() - 1).clamp(1, 4)
 }
 
-fn nr_cpus() -> usize {
-    std::thread::available_parallelism().map_or(1, |n| n.get())
-}
-
 fn nr_pages(args: &BulkArgs, default: u64) -> anyhow::Result<u64> {
     let bytes = args.bytes.unwrap_or(default);
     ensure!(bytes >= 16 * MIB, "--bytes is {bytes}; it must be at least {}", 16 * MIB);
     Ok(bytes.div_ceil(PAGE_SIZE))
 }
 
-fn configure(config: HostXpuConfig, engines: usize) -> HostXpuConfig {
-    config.cores(1).copy_engines(engines as u32)
+fn configure(args: &BulkArgs, config: HostXpuConfig, engines: usize) -> HostXpuConfig {
+    args.link.configure(config.cores(1).copy_engines(engines as u32))
 }
 
-fn set_up(nr_pages: u64) -> anyhow::Result<(Gmm, RawCopies)> {
-    let config = configure(HostXpuConfig::new(nr_pages * PAGE_SIZE), nr_workers());
+pub(super) fn set_up(args: &BulkArgs, nr_pages: u64) -> anyhow::Result<(Gmm, RawCopies)> {
+    let config = configure(args, HostXpuConfig::new(nr_pages * PAGE_SIZE), nr_workers());
     let raw = RawCopies::new(nr_pages, config)?;
-    Ok((manager(nr_pages, nr_workers())?, raw))
+    Ok((manager(args, nr_pages, nr_workers())?, raw))
 }
 
-fn manager(nr_pages: u64, engines: usize) -> anyhow::Result<Gmm> {
+fn manager(args: &BulkArgs, nr_pages: u64, engines: usize) -> anyhow::Result<Gmm> {
     // Some frames more, so that nothing is evicted.
     let memory = nr_pages * PAGE_SIZE + nr_pages / 8 * PAGE_SIZE + 64 * MIB;
-    let xpu = HostXpu::with_memory(memory).config(|config| configure(config, engines));
+    let xpu = HostXpu::with_memory(memory).config(|config| configure(args, config, engines));
     Ok(Gmm::builder().xpu(xpu).build()?)
 }
 
-fn fill(data: &mut Unified<u64>, seed: u64) {
+pub(super) fn fill(data: &mut Unified<u64>, seed: u64) {
     for (nr, word) in data.iter_mut().enumerate() {
         *word = value(nr, seed);
     }
@@ -132,23 +101,34 @@ fn value(nr: usize, seed: u64) -> u64 {
     (nr as u64 ^ seed).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
+/// Makes sure that the data is what it was filled with.
+pub(super) fn check(data: &[u64], seed: u64) -> anyhow::Result<()> {
+    for (nr, &word) in data.iter().enumerate() {
+        let wanted = value(nr, seed);
+        ensure!(word == wanted, "word {nr} is {word:#x}, not {wanted:#x}");
+    }
+    Ok(())
+}
+
 /// One word of each page is written on the CPU, which takes the page there.
-fn take_to_cpu(data: &mut Unified<u64>, seed: u64) {
+pub(super) fn take_to_cpu(data: &mut Unified<u64>, seed: u64) {
     data.iter_mut().enumerate().step_by(PAGE_WORDS).for_each(|(nr, w)| *w = value(nr, seed));
 }
 
 #[expect(unsafe_code, reason = "a launch is unsafe on every accelerator")]
-pub(super) fn prefetch(args: &BulkArgs) -> anyhow::Result<()> {
+pub(super) fn prefetch(args: &BulkArgs, session: &mut Session) -> anyhow::Result<()> {
     let nr_pages = nr_pages(args, 512 * MIB)?;
     let (bytes, workers) = (nr_pages * PAGE_SIZE, nr_workers());
-    let (gmm, raw) = set_up(nr_pages)?;
+    let (gmm, raw) = set_up(args, nr_pages)?;
     let xpu = gmm.xpu(1)?;
-    let (stream, module) = (xpu.stream()?, xpu.load(&args.kernels)?);
+    let (stream, module) = (xpu.stream()?, xpu.load(&args.kernels.kernels)?);
     let touch = module.kernel("touch")?;
     let mut data = gmm.mmap_named::<u64>(nr_pages as usize * PAGE_WORDS, "bench data")?;
     fill(&mut data, 1);
-    let (mut to_xpu, mut to_host) = (Samples::default(), Samples::default());
-    for round in 0..=args.repeats {
+    let (mut to_xpu, mut to_host) = (Pairs::default(), Pairs::default());
+    session.begin("prefetch", 2 * u64::from(args.repeats.repeats + 1));
+    session.doing("prefetches and raw copies in turn");
+    for round in 0..=args.repeats.repeats {
         let timed = |node: u8, way| -> anyhow::Result<(Duration, Duration)> {
             let bound = raw.with_workers(way, workers)?;
             let start = Instant::now();
@@ -175,29 +155,37 @@ pub(super) fn prefetch(args: &BulkArgs) -> anyhow::Result<()> {
             to_xpu.push(in_pair.0, in_pair.1);
             to_host.push(out_pair.0, out_pair.1);
         }
+        session.step();
     }
     for (nr, &word) in data.iter().enumerate() {
         let wanted = if nr % 512 == 0 { nr as u64 / 512 } else { value(nr, 1) };
         ensure!(word == wanted, "word {nr} is {word:#x}, not {wanted:#x}");
     }
-    to_xpu.report("prefetch", "to-xpu", workers, bytes, args.json)?;
-    to_host.report("prefetch", "to-host", workers, bytes, args.json)?;
+    for (case, pairs) in [("to-xpu", to_xpu), ("to-host", to_host)] {
+        session.put(record(args, &pairs, "prefetch", case, RAW, workers, bytes))?;
+    }
     drop((data, stream, module, xpu, gmm, raw));
-    launch_over_coming_pages(args, nr_pages)
+    launch_over_coming_pages(args, nr_pages, session)?;
+    if args.chunks.is_empty() { Ok(()) } else { chunks::run(args, By::Prefetch, nr_pages, session) }
 }
 
 /// A launch over pages that are just being brought, against the longer of the two alone. The cores
 /// of the XPU take a processor, too: the copies have one less than there are.
 #[expect(unsafe_code, reason = "a launch is unsafe on every accelerator")]
-fn launch_over_coming_pages(args: &BulkArgs, nr_pages: u64) -> anyhow::Result<()> {
+fn launch_over_coming_pages(
+    args: &BulkArgs,
+    nr_pages: u64,
+    session: &mut Session,
+) -> anyhow::Result<()> {
     let workers = nr_workers_beside();
-    let gmm = manager(nr_pages, workers)?;
+    let gmm = manager(args, nr_pages, workers)?;
     let xpu = gmm.xpu(1)?;
-    let (stream, module) = (xpu.stream()?, xpu.load(&args.kernels)?);
+    let (stream, module) = (xpu.stream()?, xpu.load(&args.kernels.kernels)?);
     let square = module.kernel("square")?;
     let mut data = gmm.mmap_named::<u64>(nr_pages as usize * PAGE_WORDS, "bench data")?;
-    let mut launches = Samples::default();
-    for round in 0..=args.repeats {
+    let mut launches = Pairs::default();
+    session.doing("launches over pages that are just coming");
+    for round in 0..=args.repeats.repeats {
         // Apart: the copy, and then the computation.
         take_to_cpu(&mut data, 2);
         let start = Instant::now();
@@ -218,9 +206,11 @@ fn launch_over_coming_pages(args: &BulkArgs, nr_pages: u64) -> anyhow::Result<()
         if round > 0 {
             launches.push(start.elapsed(), copy.max(computation));
         }
+        session.step();
     }
     let bytes = nr_pages * PAGE_SIZE;
-    launches.report("prefetch", "launch-over-coming-pages", workers, bytes, args.json)
+    let (case, baseline) = ("launch-over-coming-pages", "the longer of copy and launch alone");
+    session.put(record(args, &launches, "prefetch", case, baseline, workers, bytes))
 }
 
 /// A case of `gmm bench memcpy`: which buffers, and what bounds it.
@@ -249,16 +239,19 @@ const CASES: [Case; 6] = [
 ];
 
 #[expect(unsafe_code, reason = "gmemcpy takes addresses")]
-pub(super) fn memcpy(args: &BulkArgs) -> anyhow::Result<()> {
+pub(super) fn memcpy(args: &BulkArgs, session: &mut Session) -> anyhow::Result<()> {
     let nr_pages = nr_pages(args, 256 * MIB)?;
     let (bytes, workers) = (nr_pages * PAGE_SIZE, nr_workers());
     // Source and destination may both lie on the XPU, and twice as many pages give as many copies.
-    let (gmm, raw) = set_up(2 * nr_pages)?;
+    let (gmm, raw) = set_up(args, 2 * nr_pages)?;
     let nr_words = nr_pages as usize * PAGE_WORDS;
     let mut source = gmm.mmap_named::<u64>(nr_words + PAGE_WORDS, "bench source")?;
     let mut target = gmm.mmap_named::<u64>(nr_words, "bench target")?;
     let mut plain = vec![0u64; nr_words + PAGE_WORDS];
+    let steps = CASES.len() as u64 * u64::from(args.repeats.repeats + 1);
+    session.begin("memcpy", steps);
     for case in CASES {
+        session.doing(case.name);
         let seed = case.name.len() as u64;
         fill(&mut source, seed);
         plain.iter_mut().enumerate().for_each(|(nr, word)| *word = value(nr, seed));
@@ -266,8 +259,8 @@ pub(super) fn memcpy(args: &BulkArgs) -> anyhow::Result<()> {
         if let Some(node) = case.from {
             source.will_need(node)?;
         }
-        let mut samples = Samples::default();
-        for round in 0..=args.repeats {
+        let mut samples = Pairs::default();
+        for round in 0..=args.repeats.repeats {
             let way = match (case.from, case.skew) {
                 (None, _) => Way::ToXpuFrom(HostAddr(plain.as_ptr() as u64)),
                 (Some(_), 0) => case.way,
@@ -286,13 +279,15 @@ pub(super) fn memcpy(args: &BulkArgs) -> anyhow::Result<()> {
             if round > 0 {
                 samples.push(start.elapsed(), bound);
             }
+            session.step();
         }
         let skipped = case.skew / 8;
         for (nr, &word) in target.iter().enumerate() {
             let wanted = value(nr + skipped, seed);
             ensure!(word == wanted, "{}: word {nr} is {word:#x}, not {wanted:#x}", case.name);
         }
-        samples.report("memcpy", case.name, workers, bytes, args.json)?;
+        session.put(record(args, &samples, "memcpy", case.name, RAW, workers, bytes))?;
     }
-    Ok(())
+    drop((source, target, gmm, raw));
+    if args.chunks.is_empty() { Ok(()) } else { chunks::run(args, By::Memcpy, nr_pages, session) }
 }

@@ -5,34 +5,35 @@ use std::sync::Barrier;
 use std::time::Instant;
 
 use anyhow::ensure;
+use clap::Args;
 use gmm::hostxpu::MIN_FRAMES;
 use gmm::{Access, Gmm, HostXpu, PAGE_SIZE, Unified};
 use gmm_core::{Processor, Resolved, Space, VirtAddr};
-use serde::Serialize;
 
-use super::CoalesceArgs;
 use super::distribution::Distribution;
+use super::options::{Output, Repeats};
+use super::record::Record;
+use super::session::Session;
 
 /// What is asked for: 2 µs.
 const TARGET_NS: f64 = 2000.0;
 
-/// One line of the result.
-#[derive(Debug, Serialize)]
-struct Line {
-    suite: &'static str,
-    case: String,
+/// What `gmm bench coalesce` takes.
+#[derive(Debug, Args)]
+pub(super) struct CoalesceArgs {
+    /// How many faults each thread makes in one repeat
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
+    faults: u32,
+    #[command(flatten)]
+    repeats: Repeats,
+    /// How many threads fault on one page at once, at most: cases are 1, 2 and 4
+    #[arg(long, default_value_t = 4)]
     threads: usize,
-    faults: u64,
-    repeats: u32,
-    /// What one thread sees: median over the repeats, and extremes.
-    ns_per_fault: f64,
-    ns_per_fault_min: f64,
-    ns_per_fault_max: f64,
-    /// 2 µs over that: higher is better, and 1 is what is asked for.
-    ratio: f64,
+    #[command(flatten)]
+    pub(super) output: Output,
 }
 
-pub(super) fn run(args: &CoalesceArgs) -> anyhow::Result<()> {
+pub(super) fn run(args: &CoalesceArgs, session: &mut Session) -> anyhow::Result<()> {
     let gmm = Gmm::builder().xpu(HostXpu::with_memory(MIN_FRAMES * PAGE_SIZE)).build()?;
     let xpu = gmm.xpu(1)?;
     let mut data: Unified<u64> = gmm.mmap_named(2 * PAGE_SIZE as usize / 8, "bench data")?;
@@ -44,25 +45,14 @@ pub(super) fn run(args: &CoalesceArgs) -> anyhow::Result<()> {
     let processor = xpu.context().processor();
     space.fault(processor, addresses[1], Access::Write)?;
 
+    session.begin("coalesce", 6 * u64::from(args.repeats.repeats + 1));
     for threads in [1, 2, 4].into_iter().filter(|&n| n <= args.threads) {
         for (name, processor, addr) in
             [("cpu", space.cpu(), addresses[0]), ("xpu", processor, addresses[1])]
         {
             let case = format!("{name}-{threads}");
-            let line = measure(space, processor, addr, threads, args, case)?;
-            if args.json {
-                println!("{}", serde_json::to_string(&line)?);
-            } else {
-                println!(
-                    "{}: {:.0} ns a duplicate fault ({:.0} to {:.0} over {} repeats), {threads} at \
-                     a time on one page",
-                    line.case,
-                    line.ns_per_fault,
-                    line.ns_per_fault_min,
-                    line.ns_per_fault_max,
-                    line.repeats,
-                );
-            }
+            session.doing(format!("{threads} threads fault on one page"));
+            session.put(measure(space, processor, addr, threads, args, case, session)?)?;
         }
     }
     ensure!(data[0] == 1 && data[PAGE_SIZE as usize / 8] == 2, "the data is not what it was");
@@ -83,7 +73,8 @@ fn measure(
     threads: usize,
     args: &CoalesceArgs,
     case: String,
-) -> anyhow::Result<Line> {
+    session: &Session,
+) -> anyhow::Result<Record> {
     let faults = u64::from(args.faults);
     let one_thread = |barrier: &Barrier| -> anyhow::Result<f64> {
         barrier.wait();
@@ -95,7 +86,7 @@ fn measure(
         Ok(start.elapsed().as_nanos() as f64 / faults as f64)
     };
     let mut samples = Vec::new();
-    for repeat in 0..=args.repeats {
+    for repeat in 0..=args.repeats.repeats {
         let barrier = Barrier::new(threads);
         let of_round: anyhow::Result<Vec<f64>> = std::thread::scope(|scope| {
             let started: Vec<_> =
@@ -107,17 +98,16 @@ fn measure(
         if repeat > 0 {
             samples.push(of_round.median());
         }
+        session.step();
     }
+    let ratios = samples.iter().map(|ns| TARGET_NS / ns).collect();
     let ns = Distribution::new(samples);
-    Ok(Line {
-        suite: "coalesce",
-        case,
-        threads,
-        faults,
-        repeats: args.repeats,
-        ns_per_fault: ns.median(),
-        ns_per_fault_min: ns.min(),
-        ns_per_fault_max: ns.max(),
-        ratio: TARGET_NS / ns.median(),
-    })
+    Ok(Record::new("coalesce", case, format!("threads={threads}"), "a fault of 2 µs", ratios)
+        .seconds(ns.median() * 1e-9)
+        .with("threads", threads)
+        .with("faults", faults)
+        // What one thread sees.
+        .with("ns_per_fault", ns.median())
+        .with("ns_per_fault_min", ns.min())
+        .with("ns_per_fault_max", ns.max()))
 }

@@ -2,48 +2,75 @@
 //! on the other side. Each repeat takes the four measurements in turn, so that what disturbs the
 //! machine disturbs subject and baseline alike.
 
-use std::hint::black_box;
+use std::path::PathBuf;
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
+use clap::Args;
 use gmm::hostxpu::{HostXpuConfig, MIN_FRAMES};
-use gmm::{Gmm, HostXpu, Kernel, MIB, PAGE_SIZE, Stream, Unified, display_bytes};
+use gmm::{Gmm, HostXpu, Kernel, MIB, PAGE_SIZE, Stream, Unified};
 use gmm_core::Config;
-use indicatif::{ProgressBar, ProgressStyle};
-use serde::Serialize;
 
 use super::distribution::Distribution;
+use super::options::{Kernels, Link, Order, Output, Repeats};
+use super::peers::Peers;
 use super::raw::RawCopies;
-use super::{FaultArgs, Order};
+use super::record::Record;
+use super::session::Session;
+use super::touched::{self, PAGE_WORDS};
 
-/// Words of 8 bytes from one touch to the next.
-const TOUCH_STRIDE_WORDS: usize = 512;
-const PAGE_WORDS: usize = PAGE_SIZE as usize / 8;
-
-/// One line of the result.
-#[derive(Debug, Serialize)]
-struct Line<'a> {
-    case: &'static str,
+/// What `gmm bench faults` takes.
+#[derive(Debug, Args)]
+pub(super) struct FaultArgs {
+    /// How much memory migrates each way in one repeat, at least 8MiB; rounded up to 2 MiB pages
+    #[arg(long, default_value = "256MiB", value_parser = crate::demo::size::parse)]
     bytes: u64,
-    repeats: usize,
-    /// Medians over the repeats.
-    seconds: f64,
-    bytes_per_s: f64,
-    raw_copy_bytes_per_s: f64,
-    /// The fraction of raw copy speed, pair by pair: median and extremes.
-    ratio: f64,
-    ratio_min: f64,
-    ratio_max: f64,
-    /// The time of a fault beyond the median raw copy of a page.
-    overhead_us_median: f64,
-    overhead_us_p99: f64,
-    /// By what fraction the same takes longer with the event trace on, pair by pair: median.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    trace_overhead: Option<f64>,
-    frame_backing: &'a str,
+    #[command(flatten)]
+    link: Link,
+    #[command(flatten)]
+    repeats: Repeats,
+    /// How long each side looks for the other's answer at most before it sleeps, in microseconds
+    /// [default: the driver's own]
+    #[arg(long)]
+    spin_us: Option<u64>,
+    /// In which order the pages are touched
+    #[arg(long, value_enum, default_value_t = Order::Sequential)]
     order: Order,
-    /// The longest window of look-ahead, in pages.
-    look_ahead: u32,
+    /// How many cores of the XPU, and threads of the CPU, fault at once, each on its share of the
+    /// pages; one copies
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    cores: u32,
+    /// The longest window of look-ahead, in pages; 0 is none. Several are measured in turn
+    /// [default: the manager's own]
+    #[arg(long, value_delimiter = ',')]
+    look_ahead: Vec<u32>,
+    /// Make each repeat once more with the event trace written to this file, and compare
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Also measure how others move the same bytes: through a bounce buffer, in pieces of 4 KiB, and
+    /// by a user-space pager on `UFFDIO_COPY`
+    #[arg(long)]
+    peers: bool,
+    #[command(flatten)]
+    kernels: Kernels,
+    #[command(flatten)]
+    pub(super) output: Output,
+}
+
+impl FaultArgs {
+    /// The setting, as records name it.
+    fn parameter(&self, look_ahead: u32) -> String {
+        let mut parameter = match (self.order, self.cores) {
+            (order, 1) => order.name().to_owned(),
+            (Order::Sequential, cores) => format!("cores={cores}"),
+            (order, cores) => format!("{} cores={cores}", order.name()),
+        };
+        if !self.look_ahead.is_empty() {
+            parameter += &format!(" look-ahead={look_ahead}");
+        }
+        self.link.name(parameter)
+    }
 }
 
 /// One direction's measurements.
@@ -57,17 +84,16 @@ struct Samples {
     pages: Vec<f64>,
 }
 
-pub(super) fn run(args: &FaultArgs) -> anyhow::Result<()> {
+pub(super) fn run(args: &FaultArgs, session: &mut Session) -> anyhow::Result<()> {
     let least = MIN_FRAMES * PAGE_SIZE;
     ensure!(args.bytes >= least, "--bytes is {}; it must be at least {least}", args.bytes);
     let nr_pages = args.bytes.div_ceil(PAGE_SIZE);
     let bytes = nr_pages * PAGE_SIZE;
-    let rounds = args.repeats + 1;
-    let progress = progress_bar(u64::from(rounds) + 1, args.json);
-
-    progress.set_message("setting up");
+    let rounds = args.repeats.repeats + 1;
+    session.begin("faults", u64::from(rounds));
+    session.doing("setting up");
     let configure = |config: HostXpuConfig| {
-        let config = config.cores(1).copy_engines(1);
+        let config = args.link.configure(config.cores(args.cores).copy_engines(1));
         match args.spin_us {
             Some(us) => config.spin(Duration::from_micros(us)),
             None => config,
@@ -85,11 +111,11 @@ pub(super) fn run(args: &FaultArgs) -> anyhow::Result<()> {
         Bench::new(gmm, window, nr_pages, args)
     };
     let mut benches = windows.iter().map(make).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut peers = if args.peers { Some(Peers::new(nr_pages)?) } else { None };
     for round in 0..rounds {
-        progress.inc(1);
         let warm_up = round == 0;
-        progress.set_message(if warm_up { "warming up" } else { "faults and raw copies in turn" });
-        for bench in &mut benches {
+        session.doing(if warm_up { "warming up" } else { "faults and raw copies in turn" });
+        for (nth, bench) in benches.iter_mut().enumerate() {
             // In turn, so that what comes first does so as often as the other.
             let traced_first = round % 2 == 1;
             if traced_first {
@@ -99,28 +125,33 @@ pub(super) fn run(args: &FaultArgs) -> anyhow::Result<()> {
             if !traced_first {
                 bench.traced_round(args)?;
             }
+            if let Some(peers) = peers.as_mut().filter(|_| nth == 0) {
+                let (to_xpu, to_cpu) = bench.last_round();
+                peers.round(to_xpu, to_cpu, nr_pages, !warm_up)?;
+            }
             if warm_up {
                 (bench.to_xpu, bench.to_cpu) = Default::default();
             }
         }
+        session.step();
     }
-    progress.finish_and_clear();
 
     for bench in benches {
+        touched::check_all(&bench.data)?;
         let backing = bench.gmm.frame_backing();
-        let backing = backing.first().map_or("none", |(_, backing)| backing);
+        let backing = backing.first().map_or("none", |(_, backing)| backing.as_str());
         for (case, samples) in [("to-xpu", bench.to_xpu), ("to-cpu", bench.to_cpu)] {
-            let line = Line {
-                frame_backing: backing,
-                order: args.order,
-                look_ahead: bench.look_ahead,
-                ..summarise(case, bytes, samples)
-            };
-            if args.json {
-                println!("{}", serde_json::to_string(&line)?);
-            } else {
-                print(&line);
-            }
+            let record = summarise(case, args.parameter(bench.look_ahead), bytes, samples)
+                .with("frame_backing", backing)
+                .with("order", args.order.name())
+                .with("cores", args.cores)
+                .with("look_ahead", bench.look_ahead);
+            session.put(record)?;
+        }
+    }
+    if let Some(peers) = peers {
+        for record in peers.records(&args.parameter(windows[0]))? {
+            session.put(record)?;
         }
     }
     Ok(())
@@ -136,6 +167,7 @@ struct Bench {
     stream: Stream,
     touch: Kernel,
     look_ahead: u32,
+    cores: u32,
     to_xpu: Samples,
     to_cpu: Samples,
     gmm: Gmm,
@@ -153,14 +185,15 @@ impl Bench {
             times: gmm.mmap_named(2 * nr_pages as usize, "bench times")?,
             order,
             stream: xpu.stream()?,
-            touch: xpu.load(&args.kernels)?.kernel("touch_timed")?,
+            touch: xpu.load(&args.kernels.kernels)?.kernel("touch_timed")?,
             look_ahead,
+            cores: args.cores,
             to_xpu: Samples::default(),
             to_cpu: Samples::default(),
             gmm,
         };
         bench.times[nr_pages as usize..].copy_from_slice(&bench.order);
-        bench.data.iter_mut().step_by(TOUCH_STRIDE_WORDS).for_each(|word| *word = 1);
+        touched::fill(&mut bench.data);
         Ok(bench)
     }
 
@@ -172,10 +205,17 @@ impl Bench {
         self.to_xpu.pages.extend(times.iter().map(|&ns| ns as f64 * 1e-9));
         self.to_cpu.raw.push(raw.to_cpu()?.as_secs_f64());
         let mut pages = core::mem::take(&mut self.to_cpu.pages);
-        let faulted = self.touch_on_cpu(&mut pages).as_secs_f64();
+        let faulted = self.touch_on_cpu(&mut pages)?.as_secs_f64();
         self.to_cpu.faulted.push(faulted);
         self.to_cpu.pages = pages;
         Ok(())
+    }
+
+    /// How long the faults of the last round took each way.
+    fn last_round(&self) -> (Duration, Duration) {
+        let last = |samples: &Samples| samples.faulted.last().copied().unwrap_or_default();
+        let [to_xpu, to_cpu] = [&self.to_xpu, &self.to_cpu].map(last).map(Duration::from_secs_f64);
+        (to_xpu, to_cpu)
     }
 
     /// The same faults with the event trace on, if that was asked for.
@@ -184,7 +224,7 @@ impl Bench {
         let trace = self.gmm.trace_to(path)?;
         let faulted = self.touch_on_xpu()?.as_secs_f64();
         self.to_xpu.traced.push(faulted);
-        self.to_cpu.traced.push(self.touch_on_cpu(&mut Vec::new()).as_secs_f64());
+        self.to_cpu.traced.push(self.touch_on_cpu(&mut Vec::new())?.as_secs_f64());
         let dropped = trace.finish()?.dropped;
         ensure!(dropped == 0, "the trace dropped {dropped} records");
         Ok(())
@@ -199,21 +239,42 @@ impl Bench {
         let start = Instant::now();
         // SAFETY: the buffers are as long as the kernel is told, and are ours until it is done; the
         // order has each page once.
-        unsafe { self.stream.launch(&self.touch, 1, args)?.wait()? };
+        unsafe { self.stream.launch(&self.touch, self.cores.into(), args)?.wait()? };
         Ok(start.elapsed())
     }
 
-    /// The CPU reads a word in each 4 KiB, so that every page moves back.
-    fn touch_on_cpu(&self, pages: &mut Vec<f64>) -> Duration {
-        let start = Instant::now();
-        for &nr in &self.order {
-            let page = &self.data[nr as usize * PAGE_WORDS..][..PAGE_WORDS];
-            let before = Instant::now();
-            let sum = page.iter().step_by(TOUCH_STRIDE_WORDS).fold(0u64, |s, w| s.wrapping_add(*w));
-            black_box(sum);
-            pages.push(before.elapsed().as_secs_f64());
-        }
-        start.elapsed()
+    /// The CPU reads a word in each 4 KiB, so that every page moves back. They hold what the XPU
+    /// has written.
+    fn touch_on_cpu(&self, pages: &mut Vec<f64>) -> anyhow::Result<Duration> {
+        let threads = self.cores as usize;
+        let barrier = Barrier::new(threads);
+        let share = |nth: usize| {
+            let cut = |nth: usize| self.order.len() * nth / threads;
+            let mut times = Vec::with_capacity(self.order.len());
+            barrier.wait();
+            let start = Instant::now();
+            for &nr in &self.order[cut(nth)..cut(nth + 1)] {
+                let words = &self.data[nr as usize * PAGE_WORDS..][..PAGE_WORDS];
+                let before = Instant::now();
+                let sum = touched::touch(words);
+                times.push(before.elapsed().as_secs_f64());
+                touched::check_sum(nr, sum)?;
+            }
+            Ok((start, Instant::now(), times))
+        };
+        let shares: anyhow::Result<Vec<_>> = std::thread::scope(|scope| {
+            let others: Vec<_> = (1..threads).map(|nth| scope.spawn(move || share(nth))).collect();
+            let mut shares = vec![share(0)];
+            for other in others {
+                shares.push(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            }
+            shares.into_iter().collect()
+        });
+        let mut shares = shares?;
+        let begun = shares.iter().map(|share| share.0).min();
+        let ended = shares.iter().map(|share| share.1).max();
+        shares.iter_mut().for_each(|share| pages.append(&mut share.2));
+        Ok(ended.zip(begun).map_or(Duration::ZERO, |(ended, begun)| ended - begun))
     }
 }
 
@@ -228,70 +289,28 @@ fn shuffle(order: &mut [u64]) {
     }
 }
 
-fn summarise(case: &'static str, bytes: u64, samples: Samples) -> Line<'static> {
+fn summarise(case: &str, parameter: String, bytes: u64, samples: Samples) -> Record {
     let nr_pages = bytes / PAGE_SIZE;
-    let repeats = samples.raw.len();
     let ratios = samples.raw.iter().zip(&samples.faulted).map(|(raw, faulted)| raw / faulted);
-    let ratio = Distribution::new(ratios.collect());
+    let record = Record::new("faults", case, parameter, "raw copy", ratios.collect());
     let traced = samples.traced.iter().zip(&samples.faulted);
     let traced: Vec<_> = traced.map(|(traced, plain)| traced / plain - 1.0).collect();
-    let trace_overhead = (!traced.is_empty()).then(|| Distribution::new(traced).median());
     let raw = Distribution::new(samples.raw).median();
     let seconds = Distribution::new(samples.faulted).median();
     let raw_page = raw / nr_pages as f64;
     let overhead = samples.pages.iter().map(|page| (page - raw_page) * 1e6);
     let overhead = Distribution::new(overhead.collect());
-    Line {
-        case,
-        bytes,
-        repeats,
-        seconds,
-        bytes_per_s: bytes as f64 / seconds,
-        raw_copy_bytes_per_s: bytes as f64 / raw,
-        ratio: ratio.median(),
-        ratio_min: ratio.min(),
-        ratio_max: ratio.max(),
-        overhead_us_median: overhead.median(),
-        overhead_us_p99: overhead.percentile(0.99),
-        trace_overhead,
-        frame_backing: "",
-        order: Order::Sequential,
-        look_ahead: 0,
+    let record = record
+        .seconds(seconds)
+        .bytes_per_s(bytes as f64 / seconds)
+        .with("bytes", bytes)
+        .with("raw_copy_bytes_per_s", bytes as f64 / raw)
+        // The time of a fault beyond the median raw copy of a page.
+        .with("overhead_us_median", overhead.median())
+        .with("overhead_us_p99", overhead.percentile(0.99));
+    if traced.is_empty() {
+        return record;
     }
-}
-
-fn print(line: &Line<'_>) {
-    println!(
-        "{} ({:?}, look-ahead {}): {} in {} pages at {}/s, raw copies {}/s (frames: {})",
-        line.case,
-        line.order,
-        line.look_ahead,
-        display_bytes(line.bytes),
-        line.bytes / PAGE_SIZE,
-        display_bytes(line.bytes_per_s as u64),
-        display_bytes(line.raw_copy_bytes_per_s as u64),
-        line.frame_backing,
-    );
-    println!(
-        "  ratio {:.2} ({:.2} to {:.2} over {} repeats); a fault takes {:.0} µs beyond its copy \
-         (p99 {:.0} µs)",
-        line.ratio,
-        line.ratio_min,
-        line.ratio_max,
-        line.repeats,
-        line.overhead_us_median,
-        line.overhead_us_p99,
-    );
-    if let Some(overhead) = line.trace_overhead {
-        println!("  with the event trace {:+.2}%", overhead * 100.0);
-    }
-}
-
-fn progress_bar(len: u64, hidden: bool) -> ProgressBar {
-    if hidden {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}")
-        .expect("the template is a constant");
-    ProgressBar::new(len).with_style(style)
+    // By what fraction the same takes longer with the event trace on, pair by pair.
+    record.with("trace_overhead", Distribution::new(traced).median())
 }

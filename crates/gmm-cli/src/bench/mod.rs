@@ -1,157 +1,161 @@
 //! `gmm bench`: how fast the manager is, against what the machine can do at best.
 
+mod all;
 mod bulk;
+mod chunks;
 mod coalesce;
+mod compare;
+mod cpu;
 mod distribution;
 mod faults;
+mod latency;
+mod options;
+mod ordinary;
 mod oversubscribe;
+mod pager;
+mod pagesize;
+mod peers;
+mod product;
+mod programs;
+mod rank_sum;
 mod raw;
+mod record;
+mod report;
+mod scale;
+mod session;
+mod steady;
+mod steal;
+mod switch;
+mod touched;
 
-use std::path::PathBuf;
+use std::process::ExitCode;
 
-use clap::{Args as ClapArgs, Subcommand, ValueEnum};
-use serde::Serialize;
+use clap::{Args as ClapArgs, Subcommand};
+
+use options::Output;
+use session::Session;
 
 /// What `gmm bench` takes.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     #[command(subcommand)]
-    suite: Suite,
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Every suite, in about five minutes; with `--report FILE` as one page, beside what the paper
+    /// reports.
+    #[command(after_help = "\
+Examples:
+  gmm bench all --report report.html
+  gmm bench all --json > results.json")]
+    All(all::AllArgs),
+    #[command(flatten)]
+    Suite(Suite),
+    /// What got slower, or faster, from one file of results to another.
+    ///
+    /// Compares the ratios to the baselines, case by case. The exit code is 1 if a case got slower: if
+    /// a difference like that is seen by chance in less than 1% of runs (by the rank-sum test of Mann
+    /// and Whitney on the repeats), and the medians differ by more than the tolerance.
+    #[command(after_help = "\
+Examples:
+  gmm bench faults --json > before.json
+  gmm bench faults --json > after.json
+  gmm bench compare before.json after.json")]
+    Compare(compare::CompareArgs),
 }
 
 #[derive(Debug, Subcommand)]
 enum Suite {
     /// Fault-driven migration in both directions, against raw copies of as many pages.
-    Faults(FaultArgs),
+    Faults(faults::FaultArgs),
     /// `WILLNEED` in both directions, and a launch over pages that are just being brought, against
     /// as many threads copying the same pages raw.
-    Prefetch(BulkArgs),
+    Prefetch(bulk::BulkArgs),
     /// `gmemcpy` between host memory and an XPU, against as many threads copying the same pages raw.
-    Memcpy(BulkArgs),
+    Memcpy(bulk::BulkArgs),
     /// Duplicate faults: what a fault costs that another has just served.
-    Coalesce(CoalesceArgs),
+    Coalesce(coalesce::CoalesceArgs),
     /// Repeated sweeps over more than the XPU's memory, against raw copies of what moved.
-    Oversubscribe(OversubscribeArgs),
+    Oversubscribe(oversubscribe::OversubscribeArgs),
+    /// CPU programs in memory that XPUs can see, and first touches of it, against the kernel's own
+    /// huge pages.
+    Cpu(cpu::CpuArgs),
+    /// What one fault takes beyond its copy, while faults keep arriving and from rest: percentiles.
+    Latency(latency::LatencyArgs),
+    /// CPU programs in memory mapped with 2 MiB pages against 4 KiB pages.
+    Pagesize(pagesize::PagesizeArgs),
+    /// Matrix products with growing k, end to end: operands on the CPU, the result zero-filled on the XPU.
+    Product(product::ProductArgs),
+    /// A training-like loop on the XPU when all fits, against the same loop over explicitly copied
+    /// memory; the first iteration apart.
+    Steady(steady::SteadyArgs),
+    /// What grows with how much is mapped, and with how many fault at once.
+    Scale(scale::ScaleArgs),
+    /// Switches between two models that together exceed the XPU, to the first output: against the
+    /// link's speed, and against loading and sleeping.
+    Switch(switch::SwitchArgs),
 }
 
-/// What `gmm bench faults` takes.
-#[derive(Debug, ClapArgs)]
-pub struct FaultArgs {
-    /// How much memory migrates each way in one repeat, at least 8MiB; rounded up to 2 MiB pages
-    #[arg(long, default_value = "256MiB", value_parser = crate::demo::size::parse)]
-    bytes: u64,
-    /// How often each measurement is repeated, at least 5 (plus one round to warm up)
-    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(5..=1000))]
-    repeats: u32,
-    /// How long each side looks for the other's answer at most before it sleeps, in microseconds
-    /// [default: the driver's own]
-    #[arg(long)]
-    spin_us: Option<u64>,
-    /// In which order the pages are touched
-    #[arg(long, value_enum, default_value_t = Order::Sequential)]
-    order: Order,
-    /// The longest window of look-ahead, in pages; 0 is none. Several are measured in turn
-    /// [default: the manager's own]
-    #[arg(long, value_delimiter = ',')]
-    look_ahead: Vec<u32>,
-    /// Make each repeat once more with the event trace written to this file, and compare
-    #[arg(long, value_name = "FILE")]
-    trace: Option<PathBuf>,
-    /// The library of sample kernels
-    #[arg(long, default_value = "libgmm_kernels.so")]
-    kernels: PathBuf,
-    /// One JSON object a line
-    #[arg(long)]
-    json: bool,
+impl Suite {
+    fn output(&self) -> &Output {
+        match self {
+            Self::Faults(args) => &args.output,
+            Self::Prefetch(args) | Self::Memcpy(args) => &args.output,
+            Self::Coalesce(args) => &args.output,
+            Self::Oversubscribe(args) => &args.output,
+            Self::Cpu(args) => &args.output,
+            Self::Latency(args) => &args.output,
+            Self::Pagesize(args) => &args.output,
+            Self::Product(args) => &args.output,
+            Self::Steady(args) => &args.output,
+            Self::Scale(args) => &args.output,
+            Self::Switch(args) => &args.output,
+        }
+    }
+
+    fn run(&self, session: &mut Session) -> anyhow::Result<()> {
+        match self {
+            Self::Faults(args) => faults::run(args, session),
+            Self::Prefetch(args) => bulk::prefetch(args, session),
+            Self::Memcpy(args) => bulk::memcpy(args, session),
+            Self::Coalesce(args) => coalesce::run(args, session),
+            Self::Oversubscribe(args) => oversubscribe::run(args, session),
+            Self::Cpu(args) => cpu::run(args, session),
+            Self::Latency(args) => latency::run(args, session),
+            Self::Pagesize(args) => pagesize::run(args, session),
+            Self::Product(args) => product::run(args, session),
+            Self::Steady(args) => steady::run(args, session),
+            Self::Scale(args) => scale::run(args, session),
+            Self::Switch(args) => switch::run(args, session),
+        }
+    }
 }
 
-/// In which order pages are touched.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Order {
-    /// By address.
-    Sequential,
-    /// Each once, in an order that is the same in each run.
-    Random,
-}
-
-/// What `gmm bench prefetch` and `gmm bench memcpy` take.
-#[derive(Debug, ClapArgs)]
-pub struct BulkArgs {
-    /// How much memory moves in one repeat, at least 16MiB; rounded up to 2 MiB pages [default:
-    /// 512MiB for prefetch, 256MiB for memcpy]
-    #[arg(long, value_parser = crate::demo::size::parse)]
-    bytes: Option<u64>,
-    /// How often each measurement is repeated, at least 5 (plus one round to warm up)
-    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(5..=1000))]
-    repeats: u32,
-    /// The library of sample kernels
-    #[arg(long, default_value = "libgmm_kernels.so")]
-    kernels: PathBuf,
-    /// One JSON object a line
-    #[arg(long)]
-    json: bool,
-}
-
-/// What `gmm bench coalesce` takes.
-#[derive(Debug, ClapArgs)]
-pub struct CoalesceArgs {
-    /// How many faults each thread makes in one repeat
-    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
-    faults: u32,
-    /// How often each measurement is repeated, at least 5 (plus one round to warm up)
-    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(5..=1000))]
-    repeats: u32,
-    /// How many threads fault on one page at once, at most: cases are 1, 2 and 4
-    #[arg(long, default_value_t = 4)]
-    threads: usize,
-    /// One JSON object a line
-    #[arg(long)]
-    json: bool,
-}
-
-/// What `gmm bench oversubscribe` takes.
-#[derive(Debug, ClapArgs)]
-pub struct OversubscribeArgs {
-    /// How much memory the XPU has, at least 8MiB; rounded down to 2 MiB pages
-    #[arg(long, default_value = "128MiB", value_parser = crate::demo::size::parse)]
-    xpu_memory: u64,
-    /// How many times that is swept over
-    #[arg(long, value_delimiter = ',', default_value = "1.25,1.5,2,4", value_parser = parse_factor)]
-    factors: Vec<f64>,
-    /// Under which eviction policies
-    #[arg(long, value_delimiter = ',', default_value = "dip,lru,fifo16", value_parser = parse_policy)]
-    policies: Vec<gmm_core::EvictionPolicy>,
-    /// How many sweeps are measured, at least 5 (after three to warm up)
-    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(5..=1000))]
-    sweeps: u32,
-    /// The library of sample kernels
-    #[arg(long, default_value = "libgmm_kernels.so")]
-    kernels: PathBuf,
-    /// One JSON object a line
-    #[arg(long)]
-    json: bool,
-}
-
-fn parse_factor(text: &str) -> Result<f64, String> {
-    let factor = text.parse().ok().filter(|factor| (1.0..=64.0).contains(factor));
-    factor.ok_or_else(|| "a number from 1 to 64".into())
-}
-
-fn parse_policy(name: &str) -> Result<gmm_core::EvictionPolicy, String> {
-    name.parse().map_err(|error: gmm_core::UnknownPolicy| error.to_string())
-}
-
-/// Runs what was asked for.
+/// Runs what was asked for. The code is that of a failure if a comparison says that something got
+/// slower.
 ///
 /// # Errors
 /// What the machine or the manager said.
-pub fn run(args: Args) -> anyhow::Result<()> {
-    match args.suite {
-        Suite::Faults(args) => faults::run(&args),
-        Suite::Prefetch(args) => bulk::prefetch(&args),
-        Suite::Memcpy(args) => bulk::memcpy(&args),
-        Suite::Coalesce(args) => coalesce::run(&args),
-        Suite::Oversubscribe(args) => oversubscribe::run(&args),
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    match args.command {
+        Command::Compare(args) => {
+            return Ok(if compare::run(&args)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
+        Command::All(args) => in_session(&args.output, |session| all::run(&args, session))?,
+        Command::Suite(suite) => in_session(suite.output(), |session| suite.run(session))?,
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What was measured before something failed is written all the same.
+fn in_session(
+    output: &Output,
+    run: impl FnOnce(&mut Session) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let mut session = Session::new(output);
+    let result = run(&mut session);
+    let finished = session.finish();
+    result.and(finished)
 }

@@ -6,47 +6,47 @@
 use std::time::Instant;
 
 use anyhow::ensure;
+use clap::Args;
 use gmm::hostxpu::{HostXpuConfig, MIN_FRAMES};
-use gmm::{Gmm, HostXpu, Kernel, NodeId, PAGE_SIZE, Stream, Unified, display_bytes};
+use gmm::{Gmm, HostXpu, Kernel, NodeId, PAGE_SIZE, Stream, Unified};
 use gmm_core::EvictionPolicy;
 use gmm_kernels::stress::SWEEP_WORDS;
-use serde::Serialize;
 
-use super::OversubscribeArgs;
 use super::distribution::Distribution;
+use super::options::{Kernels, Link, Output, parse_factor, parse_policy};
 use super::raw::RawCopies;
+use super::record::Record;
+use super::session::Session;
 
 const PAGE_WORDS: usize = PAGE_SIZE as usize / 8;
 
 /// Sweeps before the first that is measured: the policy has learned by then.
 const WARM_UP_SWEEPS: u32 = 3;
 
-/// One line of the result.
-#[derive(Debug, Serialize)]
-struct Line {
-    suite: &'static str,
-    case: String,
-    policy: &'static str,
-    /// How many times the XPU's memory.
-    factor: f64,
+/// What `gmm bench oversubscribe` takes.
+#[derive(Debug, Args)]
+pub(super) struct OversubscribeArgs {
+    /// How much memory the XPU has, at least 8MiB; rounded down to 2 MiB pages
+    #[arg(long, default_value = "128MiB", value_parser = crate::demo::size::parse)]
+    xpu_memory: u64,
+    /// How many times that is swept over
+    #[arg(long, value_delimiter = ',', default_value = "1.25,1.5,2,4", value_parser = parse_factor)]
+    factors: Vec<f64>,
+    /// Under which eviction policies
+    #[arg(long, value_delimiter = ',', default_value = "dip,lru,fifo16", value_parser = parse_policy)]
+    policies: Vec<EvictionPolicy>,
+    /// How many sweeps are measured, at least 5 (after three to warm up)
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(5..=1000))]
     sweeps: u32,
-    /// Pages of all measured sweeps that were brought to the XPU, the least that any policy could
-    /// do with, and pages pushed out with a copy.
-    pages_moved: u64,
-    pages_optimum: u64,
-    pages_written_back: u64,
-    /// Medians over the sweeps: all bytes copied over the time of a sweep, and over the time that
-    /// raw copies take for as many pages in each direction.
-    seconds: f64,
-    bytes_per_s: f64,
-    bound_bytes_per_s: f64,
-    /// The fraction of raw copy speed, sweep by sweep: median and extremes.
-    ratio: f64,
-    ratio_min: f64,
-    ratio_max: f64,
+    #[command(flatten)]
+    link: Link,
+    #[command(flatten)]
+    kernels: Kernels,
+    #[command(flatten)]
+    pub(super) output: Output,
 }
 
-pub(super) fn run(args: &OversubscribeArgs) -> anyhow::Result<()> {
+pub(super) fn run(args: &OversubscribeArgs, session: &mut Session) -> anyhow::Result<()> {
     let least = MIN_FRAMES * PAGE_SIZE;
     ensure!(
         args.xpu_memory >= least,
@@ -54,18 +54,16 @@ pub(super) fn run(args: &OversubscribeArgs) -> anyhow::Result<()> {
         args.xpu_memory
     );
     let nr_frames = args.xpu_memory / PAGE_SIZE;
-    let configure = |config: HostXpuConfig| config.cores(1).copy_engines(1);
+    let configure = |config: HostXpuConfig| args.link.configure(config.cores(1).copy_engines(1));
     let raw = RawCopies::new(nr_frames, configure(HostXpuConfig::new(args.xpu_memory)))?;
+    session.begin("oversubscribe", 2 * (args.factors.len() * args.policies.len()) as u64);
     for &factor in &args.factors {
         for &policy in &args.policies {
             let mut bench = Bench::new(args, factor, policy, configure)?;
             for write in [false, true] {
-                let line = bench.measure(&raw, write, args.sweeps)?;
-                if args.json {
-                    println!("{}", serde_json::to_string(&line)?);
-                } else {
-                    print(&line);
-                }
+                session.doing(format!("{} sweeps over {factor} times the memory", policy.name()));
+                session.put(bench.measure(&raw, write, args.sweeps)?)?;
+                session.step();
             }
             bench.check()?;
         }
@@ -86,6 +84,7 @@ struct Bench {
     nr_pages: u64,
     policy: EvictionPolicy,
     factor: f64,
+    link: Link,
     /// What the last sweep that wrote has stored in the first page.
     value: u64,
 }
@@ -109,12 +108,13 @@ impl Bench {
             sums: gmm.mmap_named(PAGE_WORDS, "bench sums")?,
             expected: Vec::new(),
             stream: xpu.stream()?,
-            sweep: xpu.load(&args.kernels)?.kernel("sweep")?,
+            sweep: xpu.load(&args.kernels.kernels)?.kernel("sweep")?,
             gmm,
             nr_frames,
             nr_pages,
             policy,
             factor,
+            link: args.link.clone(),
             value: 1000,
         };
         let value = bench.value;
@@ -150,7 +150,7 @@ impl Bench {
         Ok(start.elapsed().as_secs_f64())
     }
 
-    fn measure(&mut self, raw: &RawCopies, write: bool, sweeps: u32) -> anyhow::Result<Line> {
+    fn measure(&mut self, raw: &RawCopies, write: bool, sweeps: u32) -> anyhow::Result<Record> {
         for _ in 0..WARM_UP_SWEEPS {
             self.sweep(write)?;
         }
@@ -172,24 +172,22 @@ impl Bench {
             bounds.push(bytes / bound);
             ratios.push(bound / took);
         }
-        let ratio = Distribution::new(ratios);
-        let access = if write { "write" } else { "read" };
-        Ok(Line {
-            suite: "oversubscribe",
-            case: format!("{access}-{}-{}", self.factor, self.policy.name()),
-            policy: self.policy.name(),
-            factor: self.factor,
-            sweeps,
-            pages_moved,
-            pages_optimum: optimum(self.nr_frames, self.nr_pages, WARM_UP_SWEEPS, sweeps),
-            pages_written_back,
-            seconds: Distribution::new(seconds).median(),
-            bytes_per_s: Distribution::new(rates).median(),
-            bound_bytes_per_s: Distribution::new(bounds).median(),
-            ratio: ratio.median(),
-            ratio_min: ratio.min(),
-            ratio_max: ratio.max(),
-        })
+        let (access, policy) = (if write { "write" } else { "read" }, self.policy.name());
+        let case = format!("{access}-{}-{policy}", self.factor);
+        let parameter = self.link.name(format!("factor={}", self.factor));
+        // Bytes copied over the time of a sweep, and over the time that raw copies take for as many
+        // pages in each direction; pages of all measured sweeps that were brought to the XPU, the
+        // least that any policy could do with, and pages pushed out with a copy.
+        Ok(Record::new("oversubscribe", case, parameter, "raw copies of what moved", ratios)
+            .seconds(Distribution::new(seconds).median())
+            .bytes_per_s(Distribution::new(rates).median())
+            .with("bound_bytes_per_s", Distribution::new(bounds).median())
+            .with("policy", policy)
+            .with("factor", self.factor)
+            .with("sweeps", sweeps)
+            .with("pages_moved", pages_moved)
+            .with("pages_optimum", optimum(self.nr_frames, self.nr_pages, WARM_UP_SWEEPS, sweeps))
+            .with("pages_written_back", pages_written_back))
     }
 
     /// Pages copied so far to the XPU, and from it.
@@ -227,22 +225,6 @@ fn optimum(nr_frames: u64, nr_pages: u64, before: u32, sweeps: u32) -> u64 {
     let sweep: Vec<u64> = (0..nr_pages).collect();
     let all = vec![sweep; (before + sweeps) as usize];
     gmm_sim::optimum(&all, nr_frames as usize)[before as usize..].iter().sum()
-}
-
-fn print(line: &Line) {
-    println!(
-        "{}: {} of {} copied at {}/s, raw copies {}/s; a sweep {:.1} ms",
-        line.case,
-        line.pages_moved,
-        line.pages_optimum,
-        display_bytes(line.bytes_per_s as u64),
-        display_bytes(line.bound_bytes_per_s as u64),
-        line.seconds * 1e3,
-    );
-    println!(
-        "  ratio {:.2} ({:.2} to {:.2} over {} sweeps); {} pages written back",
-        line.ratio, line.ratio_min, line.ratio_max, line.sweeps, line.pages_written_back,
-    );
 }
 
 #[cfg(test)]

@@ -77,6 +77,64 @@ impl RawCopies {
         self.each(|host, xpu| Op::Copy { from: Place::Frame(xpu), to: Place::Host(host) })
     }
 
+    /// Copies every page to the XPU (or to host memory), each after a pause; says how long each took,
+    /// in seconds, its pause apart.
+    pub(super) fn paced(&self, to_xpu: bool, pause: Duration) -> anyhow::Result<Vec<f64>> {
+        let timed = |&(host, xpu): &(HostAddr, Frame)| {
+            let (host, xpu) = (Place::Host(host), Place::Frame(xpu));
+            let (from, to) = if to_xpu { (host, xpu) } else { (xpu, host) };
+            if !pause.is_zero() {
+                std::thread::sleep(pause);
+            }
+            let start = Instant::now();
+            run(&*self.xpu, Op::Copy { from, to })?;
+            Ok(start.elapsed().as_secs_f64())
+        };
+        self.pairs.iter().map(timed).collect()
+    }
+
+    /// Fills host frames and XPU frames with these words, as many as there are.
+    pub(super) fn write(&self, words: &[u64]) -> anyhow::Result<()> {
+        for (page, &(host, xpu)) in words.chunks(PAGE_SIZE as usize / 8).zip(&self.pairs) {
+            let from = Place::Host(HostAddr(page.as_ptr() as u64));
+            let (to, len) = (Place::Frame(xpu), size_of_val(page) as u64);
+            run(&*self.xpu, Op::CopyPart { from, from_offset: 0, to, to_offset: 0, len })?;
+            run(&*self.xpu, Op::Copy { from: to, to: Place::Host(host) })?;
+        }
+        Ok(())
+    }
+
+    /// Reads from the XPU's frames, one after the other, what lies `offset` bytes in; all of it in
+    /// one page.
+    pub(super) fn read(&self, offset: u64, words: &mut [u64]) -> anyhow::Result<()> {
+        let from = Place::Frame(self.pairs[(offset / PAGE_SIZE) as usize].1);
+        let to = Place::Host(HostAddr(words.as_mut_ptr() as u64));
+        let (from_offset, len) = (offset % PAGE_SIZE, size_of_val(words) as u64);
+        run(&*self.xpu, Op::CopyPart { from, from_offset, to, to_offset: 0, len })
+    }
+
+    /// Copies every page to the XPU in pieces of so many bytes, each waited for; through a buffer if
+    /// it is to `bounce`. Says how long it took.
+    pub(super) fn in_pieces(&self, piece_bytes: u64, bounce: bool) -> anyhow::Result<Duration> {
+        let mut buffer = vec![0u64; if bounce { PAGE_SIZE as usize / 8 } else { 0 }];
+        let buffer_addr = buffer.as_mut_ptr() as u64;
+        let start = Instant::now();
+        for &(host, xpu) in &self.pairs {
+            for offset in (0..PAGE_SIZE).step_by(piece_bytes as usize) {
+                let from = if bounce {
+                    copy_bytes(buffer_addr, host.0 + offset, piece_bytes);
+                    HostAddr(buffer_addr)
+                } else {
+                    HostAddr(host.0 + offset)
+                };
+                let (from, to) = (Place::Host(from), Place::Frame(xpu));
+                let len = piece_bytes.min(PAGE_SIZE - offset);
+                run(&*self.xpu, Op::CopyPart { from, from_offset: 0, to, to_offset: offset, len })?;
+            }
+        }
+        Ok(start.elapsed())
+    }
+
     /// Copies every page in `way` with so many threads, each taking the next 16; says how long it
     /// took.
     pub(super) fn with_workers(&self, way: Way, workers: usize) -> anyhow::Result<Duration> {
@@ -136,6 +194,14 @@ impl RawCopies {
         }
         Ok(start.elapsed())
     }
+}
+
+/// Copies from a host frame, part of a page, to a buffer as long.
+#[expect(unsafe_code, reason = "host frames are addresses")]
+fn copy_bytes(to: u64, from: u64, len: u64) {
+    let (to, from) = (to as *mut u8, from as *const u8);
+    // SAFETY: the callers' buffer, and a frame that lives as long as the driver; they don't overlap.
+    unsafe { gmm_cpu::copy::stream_copy(to, from, len as usize) };
 }
 
 fn run(device: &dyn Device, op: Op) -> anyhow::Result<()> {

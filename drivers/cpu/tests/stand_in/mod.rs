@@ -195,7 +195,7 @@ impl StandIn {
                         for n in 0..pages {
                             let word = word(thread, n);
                             let now = word.read();
-                            if count % 3 != 0 {
+                            if !count.is_multiple_of(3) {
                                 word.write(now + 1);
                             }
                             let expected = count / 3 * 2 + (count % 3).saturating_sub(1);

@@ -1,5 +1,5 @@
-//! Sample kernels for the host XPU: a few small ones to learn and test with, and those of a BERT
-//! encoder.
+//! Sample kernels for the host XPU: a few small ones to learn and test with, those of a BERT encoder,
+//! and a step of training.
 //!
 //! # The binary interface
 //! A kernel is an exported `extern "C" fn(index, count, args)`. A launch of `count` work items calls
@@ -25,18 +25,21 @@ pub mod math;
 pub mod norm;
 pub mod samples;
 pub mod stress;
+pub mod train;
 
 pub use abi::{Entry, Item, Kernel, Word};
 
 export! {
     samples::square(data, len);
     samples::fill(data, len, value);
+    samples::multiply(data, factors, len);
     samples::sum_list(head, out);
     samples::tree(root, keys, found, len);
     stress::count_pages(base, nr_pages, stride, rounds, slot, seed);
     stress::touch(base, len_bytes, write);
     stress::touch_part(base, len_bytes, write, first, nr_pieces);
     stress::touch_timed(base, len_bytes, times, order);
+    stress::touch_paced(base, len_bytes, times, order, pause_us);
     stress::sweep(base, nr_pages, value, out);
     stress::wild(address, value);
     stress::spin(flag, max_spins, out);
@@ -46,4 +49,5 @@ export! {
     attention::attention(query, key, value, context, nr_tokens, nr_heads, head_width);
     norm::add_norm(x, delta, gamma, beta, epsilon, nr_tokens, width);
     norm::mean_pool(x, out, nr_tokens, width);
+    train::descend(weight, x, target, nr_in, nr_out, rate);
 }

@@ -26,6 +26,18 @@ pub unsafe fn fill(item: Item, data: *mut f32, len: usize, value: f32) {
     }
 }
 
+/// Multiplies each of the `len` numbers at `data` by that at the same place of `factors`.
+///
+/// # Safety
+/// As [`square`]; `factors .. factors + len` is readable, does not overlap `data`, and is not written
+/// during the launch.
+pub unsafe fn multiply(item: Item, data: *mut f32, factors: *const f32, len: usize) {
+    for i in item.share(len) {
+        // SAFETY: within the caller's arrays; the shares of the items don't overlap.
+        unsafe { data.add(i).write(data.add(i).read() * factors.add(i).read()) };
+    }
+}
+
 /// A node of a linked list. The list ends at a null pointer.
 #[repr(C)]
 #[derive(Debug)]
@@ -127,6 +139,21 @@ mod tests {
             }
             assert!(data[..49].iter().all(|x| *x == -2.0));
             assert_eq!(data[49], 2401.0);
+        }
+    }
+
+    #[test]
+    fn products_are_of_numbers_at_the_same_place() {
+        let factors: Vec<f32> = (0..50u8).map(f32::from).collect();
+        for count in [1, 3] {
+            let mut data = vec![2.0; 50];
+            for index in 0..count {
+                let item = Item::new(index, count);
+                // SAFETY: the vectors are ours, and this long.
+                unsafe { multiply(item, data.as_mut_ptr(), factors.as_ptr(), 49) };
+            }
+            assert!((0..49u8).zip(&data).all(|(i, x)| *x == 2.0 * f32::from(i)));
+            assert_eq!(data[49], 2.0);
         }
     }
 

@@ -7,6 +7,7 @@
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use gmm_core::{PAGE_SHIFT, PAGE_SIZE, PageNr, PageRange};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -59,7 +60,15 @@ impl Worker {
             self.run_commands();
             let posted = slot.posted.load(Ordering::SeqCst);
             if posted == slot.done.load(Ordering::SeqCst) {
+                let begun = Instant::now();
+                // While kernels run, a core that waits executes commands, and needs the processor.
+                if !self.scheduler.is_busy() {
+                    self.look_for(&self.command_waits, || {
+                        slot.posted.load(Ordering::SeqCst) != posted || self.scheduler.is_busy()
+                    });
+                }
                 wait::rest_while(&slot.posted, posted);
+                self.command_waits.note(begun.elapsed());
             }
         }
     }

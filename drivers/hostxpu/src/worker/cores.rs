@@ -59,6 +59,13 @@ impl Default for Scheduler {
     }
 }
 
+impl Scheduler {
+    /// Whether kernels run.
+    pub(super) fn is_busy(&self) -> bool {
+        self.nr_active.load(Ordering::Relaxed) > 0
+    }
+}
+
 impl Worker {
     pub(super) fn run_core(&self, core: u32) {
         fault::become_core(core);

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use gmm_core::VirtAddr;
+use gmm_os::Waits;
 
 use super::{WORKER, Worker, exit};
 use crate::ring::{ACCESS_READ, ACCESS_SIGNAL, ACCESS_WRITE, is_coming};
@@ -152,7 +153,7 @@ impl Worker {
         }
         let served = || slot.done.load(Ordering::SeqCst) == mine;
         let begun = Instant::now();
-        self.look_for(|| {
+        self.look_for(&self.fault_waits, || {
             // The mapping that this core waits for is most likely the next command.
             self.run_commands();
             served()
@@ -170,11 +171,11 @@ impl Worker {
     }
 
     /// Looks for `ready` for a while, if not too many do so already, and for commands to execute.
-    fn look_for(&self, ready: impl FnMut() -> bool) {
+    pub(super) fn look_for(&self, waits: &Waits, ready: impl FnMut() -> bool) {
         if self.spinners.fetch_add(1, Ordering::SeqCst) < self.max_spinners {
             let pollers = &self.ring.command.pollers;
             pollers.fetch_add(1, Ordering::SeqCst);
-            self.fault_waits.look(self.spin, ready);
+            waits.look(self.spin, ready);
             pollers.fetch_sub(1, Ordering::SeqCst);
             // The host woke no one for what it posted while this thread was counted.
             self.run_commands();

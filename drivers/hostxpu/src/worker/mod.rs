@@ -40,6 +40,7 @@ struct Worker {
     spinners: AtomicU32,
     /// For a fault to be served, and for work.
     fault_waits: Waits,
+    command_waits: Waits,
     work_waits: Waits,
     executor: commands::Executor,
     scheduler: cores::Scheduler,
@@ -108,6 +109,7 @@ fn set_up(socket: BorrowedFd<'_>) -> Result<OwnedFd, String> {
         max_spinners: (cpus / 2).max(1),
         spinners: AtomicU32::new(0),
         fault_waits: Waits::default(),
+        command_waits: Waits::default(),
         work_waits: Waits::default(),
         executor: commands::Executor::default(),
         scheduler: cores::Scheduler::default(),

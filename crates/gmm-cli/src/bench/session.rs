@@ -1,0 +1,117 @@
+//! A run of suites: shows what is being done, gives each result as it comes, and keeps all.
+
+use std::fs;
+use std::io::{self, Write};
+
+use anyhow::Context as _;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::options::Output;
+use super::record::{Record, to_csv};
+use super::report;
+
+/// What suites report to.
+pub(super) struct Session {
+    output: Output,
+    progress: ProgressBar,
+    /// Which suite of how many runs, where there are several.
+    part: String,
+    records: Vec<Record>,
+}
+
+impl Session {
+    /// Begins a run. The progress bar is on standard error, and only if that is a terminal.
+    pub(super) fn new(output: &Output) -> Self {
+        let progress = if output.json { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
+        Self { output: output.clone(), progress, part: String::new(), records: Vec::new() }
+    }
+
+    /// The next suite is one of several.
+    pub(super) fn part(&mut self, nth: usize, of: usize) {
+        self.part = format!("{nth}/{of} ");
+    }
+
+    /// A suite begins that will take so many steps.
+    pub(super) fn begin(&mut self, suite: &'static str, steps: u64) {
+        let style = ProgressStyle::with_template("{prefix:19} {bar:30} {pos:>4}/{len:4} {msg}")
+            .expect("the template is a constant");
+        self.progress.set_style(style);
+        self.progress.set_length(steps);
+        self.progress.set_position(0);
+        self.progress.set_prefix(format!("{}{suite}", self.part));
+    }
+
+    /// Says what is being done now.
+    pub(super) fn doing(&self, what: impl Into<String>) {
+        self.progress.set_message(what.into());
+    }
+
+    /// One step is done.
+    pub(super) fn step(&self) {
+        self.progress.inc(1);
+    }
+
+    /// A result.
+    ///
+    /// # Errors
+    /// If standard output can't be written to, unless its reader has gone away.
+    pub(super) fn put(&mut self, record: Record) -> anyhow::Result<()> {
+        let text = if self.output.json { serde_json::to_string(&record)? } else { record.text() };
+        self.progress.suspend(|| print_line(&text))?;
+        self.records.push(record);
+        Ok(())
+    }
+
+    /// Ends the run, and writes what was asked for beside what was printed.
+    ///
+    /// # Errors
+    /// If a file can't be written, naming it.
+    pub(super) fn finish(&self) -> anyhow::Result<()> {
+        self.progress.finish_and_clear();
+        if let Some(path) = &self.output.report {
+            fs::write(path, report::page(&self.records))
+                .with_context(|| format!("can't write {}", path.display()))?;
+        }
+        let Some(folder) = &self.output.csv else { return Ok(()) };
+        fs::create_dir_all(folder)
+            .with_context(|| format!("can't make the folder {}", folder.display()))?;
+        let mut suites: Vec<&str> = self.records.iter().map(|r| r.suite.as_str()).collect();
+        suites.sort_unstable();
+        suites.dedup();
+        for suite in suites {
+            let of_suite: Vec<_> = self.records.iter().filter(|r| r.suite == suite).collect();
+            let path = folder.join(format!("{suite}.csv"));
+            fs::write(&path, to_csv(&of_suite)?)
+                .with_context(|| format!("can't write {}", path.display()))?;
+        }
+        Ok(())
+    }
+}
+
+/// A reader that has gone away, as `head` does, is no error.
+pub(super) fn print_line(text: &str) -> io::Result<()> {
+    match writeln!(io::stdout().lock(), "{text}") {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn csv_goes_to_one_file_a_suite() {
+        let folder = std::env::temp_dir().join(format!("gmm-bench-csv-{}", std::process::id()));
+        let output = Output { json: true, csv: Some(folder.join("in")), report: None };
+        let mut session = Session::new(&output);
+        for (suite, case) in [("one", "a"), ("two", "b"), ("one", "c")] {
+            session.records.push(Record::new(suite, case, "", "raw copy", vec![1.0]));
+        }
+        session.finish().unwrap();
+        let lines =
+            |name: &str| fs::read_to_string(folder.join("in").join(name)).unwrap().lines().count();
+        assert_eq!((lines("one.csv"), lines("two.csv")), (3, 2));
+        fs::remove_dir_all(folder).unwrap();
+    }
+}
