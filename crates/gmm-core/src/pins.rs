@@ -120,6 +120,15 @@ impl Space {
         Ok(())
     }
 
+    /// How many more frames of `node` programs may pin.
+    ///
+    /// # Errors
+    /// [`Error::UnknownNode`].
+    pub fn pin_room(&self, node: NodeId) -> Result<u32> {
+        let (pinned, limit) = self.node(node)?.pinned_and_limit();
+        Ok(limit.saturating_sub(pinned))
+    }
+
     /// The page's pinned frame, and how often it is pinned.
     pub(crate) fn pin_of(&self, m: &Mapping) -> Option<(Frame, u32)> {
         if !m.is_advised() {

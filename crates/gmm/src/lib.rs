@@ -31,6 +31,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod advice;
+pub mod alloc;
 mod background;
 mod buffer;
 mod builder;

@@ -15,7 +15,7 @@ const LAYERS: [&[&str]; 7] = [
     // Nor does what drivers need of the operating system, nor what reads recordings.
     &["crates/gmm-core", "crates/gmm-os", "crates/gmm-trace", "drivers/*/kernels"],
     &["crates/gmm-driver-tests"],
-    &["crates/gmm-sim"],
+    &["crates/gmm-sim", "crates/gmm-alloc"],
     &["drivers/*"],
     &["crates/gmm"],
     &["crates/gmm-cli"],

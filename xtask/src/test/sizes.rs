@@ -19,7 +19,7 @@ struct Part {
 /// A driver's memory management is what implements `Device` and `Mmu`, which whoever writes a
 /// driver has to write too. The rest of `drivers/cpu` is access to userfaultfd and its events; the
 /// rest of `drivers/hostxpu` is the hardware itself, its queues and its worker.
-const PARTS: [Part; 6] = [
+const PARTS: [Part; 7] = [
     Part { name: "gmm-core", paths: &["crates/gmm-core/src"], goal: Some(3_500) },
     Part {
         name: "drivers/cpu: memory management",
@@ -37,6 +37,7 @@ const PARTS: [Part; 6] = [
         goal: Some(500),
     },
     Part { name: "drivers/hostxpu, all of it", paths: &["drivers/hostxpu/src"], goal: None },
+    Part { name: "gmm-alloc", paths: &["crates/gmm-alloc/src"], goal: None },
     Part { name: "gmm-trace: readers, writers", paths: &["crates/gmm-trace/src"], goal: None },
 ];
 

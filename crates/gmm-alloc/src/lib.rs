@@ -1,0 +1,37 @@
+//! Allocators over accelerator memory, all with one stream-ordered interface ([`Allocator`]) and
+//! over one back end trait ([`Backend`]): the pure one that counts frames for a replay
+//! ([`PureBackend`]), or a device.
+//!
+//! | name | what it is |
+//! |---|---|
+//! | `stitching` | [`Stitching`]: assembles free frames, from anywhere, under ranges of addresses: ours |
+//! | `pytorch` | [`Caching`]: PyTorch's published policy, with its settings |
+//! | `best-fit` | [`Heap::best_fit`]: segments cut to measure, the smallest hole that fits, coalescing |
+//! | `bfc` | [`Heap::bfc`]: best fit with coalescing as TensorFlow's documentation describes it |
+//!
+//! [`smallest_capacity`] finds the smallest device on which something runs.
+#![forbid(unsafe_code)]
+
+mod allocator;
+mod backend;
+mod block;
+mod caching;
+mod capacity;
+mod error;
+mod fences;
+mod heap;
+mod memory;
+mod pieces;
+mod pure;
+mod stats;
+mod stitching;
+
+pub use allocator::{Allocation, Allocator, BlockId, StreamId};
+pub use backend::{Backend, BackendError, Mark};
+pub use caching::{Caching, CachingConfig};
+pub use capacity::smallest_capacity;
+pub use error::{Action, Cause, Error, OutOfMemory, Result};
+pub use heap::Heap;
+pub use pure::PureBackend;
+pub use stats::Stats;
+pub use stitching::Stitching;
