@@ -1,0 +1,166 @@
+//! Reads the files, replays what they record, and gives the results as they come.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use gmm::display_bytes;
+use gmm_trace::{Recording, Trace};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::allocators::{Entry, MAX_CAPACITY_BYTES, Recipe};
+use super::measure;
+use super::options::Args;
+use super::program::{Failed, Program};
+use super::record::{Record, Subject};
+use super::remaps::remaps;
+use super::summary;
+
+/// The width of what is no terminal.
+const PLAIN_WIDTH: usize = 100;
+
+/// Replays what was asked for. A file that can't be read does not keep the others from being
+/// replayed.
+///
+/// # Errors
+/// If a file can't be read, or is no recording; and if results can't be written.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let session = Session { args, allocators: args.allocators(), progress: progress_bar() };
+    let mut failures = Vec::new();
+    for path in &args.files {
+        if let Err(error) = session.file(path) {
+            failures.push(format!("{error:#}"));
+        }
+    }
+    session.progress.finish_and_clear();
+    if !failures.is_empty() {
+        bail!("{}", failures.join("\ngmm: "));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+struct Session<'a> {
+    args: &'a Args,
+    allocators: Vec<&'static Entry>,
+    progress: ProgressBar,
+}
+
+impl Session<'_> {
+    fn file(&self, path: &Path) -> Result<()> {
+        let name = path.display().to_string();
+        let trace = self.read(path)?;
+        if trace.recordings.is_empty() {
+            bail!("{name}: nothing was recorded of any device");
+        }
+        for recording in &trace.recordings {
+            let device = recording.device();
+            let records = self
+                .device(&name, recording)
+                .with_context(|| format!("{name}, device {device}"))?;
+            self.show(&records)?;
+        }
+        Ok(())
+    }
+
+    /// Reads a file; how far it has come is shown in bytes.
+    fn read(&self, path: &Path) -> Result<Trace> {
+        let name = path.display();
+        let about = std::fs::metadata(path).with_context(|| format!("can't read {name}"))?;
+        if about.is_dir() {
+            bail!("{name} is a folder: name the recordings in it, such as {name}/*.pickle");
+        }
+        self.progress.set_style(style("reading {msg} {bar:30} {bytes}/{total_bytes}"));
+        self.progress.set_message(name.to_string());
+        self.progress.set_length(about.len());
+        self.progress.set_position(0);
+        gmm_trace::read_file(path, &mut |bytes| self.progress.set_position(bytes))
+            .with_context(|| name.to_string())
+    }
+
+    fn device(&self, file: &str, recording: &Recording) -> Result<Vec<Record>> {
+        let peak_live_bytes = recording.peak_live_bytes();
+        if peak_live_bytes > MAX_CAPACITY_BYTES {
+            bail!(
+                "{peak_live_bytes} bytes live at once, more than the {} of the largest device \
+                 there is for replays: is the recording damaged?",
+                display_bytes(MAX_CAPACITY_BYTES)
+            );
+        }
+        // Whether what failed would have fitted is a question only where there is a capacity.
+        let failed = if self.args.capacity.is_some() { Failed::Retried } else { Failed::LeftOut };
+        let program = Program::new(recording, failed);
+        let capacity_bytes =
+            self.args.capacity.unwrap_or_else(|| measure::ample_capacity(peak_live_bytes));
+        let device = recording.device();
+        let subject = Subject { file, device, peak_live_bytes, capacity_bytes };
+        self.progress.set_style(style("{prefix} {bar:30} {pos}/{len} {msg}"));
+        self.progress.set_prefix(format!("{file}, device {device}"));
+        self.progress.set_length(self.allocators.len() as u64);
+        self.progress.set_position(0);
+        let record = |entry: &&'static Entry| {
+            self.progress.set_message(entry.name);
+            let record = self.measure(&program, subject, entry);
+            self.progress.inc(1);
+            record
+        };
+        self.allocators.iter().map(record).collect()
+    }
+
+    fn measure(
+        &self,
+        program: &Program<'_>,
+        subject: Subject<'_>,
+        entry: &'static Entry,
+    ) -> Result<Record> {
+        let recipe = Recipe::Named(entry);
+        let replayed = measure::replay(program, recipe, subject.capacity_bytes)?;
+        let ns_per_op = measure::time_per_operation(program, recipe, subject.capacity_bytes)?;
+        let mut record = Record::new(subject, entry.name, replayed, ns_per_op);
+        if self.args.find_capacity {
+            let least = measure::find_capacity(program, recipe, subject.peak_live_bytes)?;
+            record.set_min_capacity(least);
+        }
+        if self.args.remaps && entry.name == "stitching" {
+            record.remaps = Some(remaps(program, recipe, subject.peak_live_bytes)?);
+        }
+        Ok(record)
+    }
+
+    fn show(&self, records: &[Record]) -> Result<()> {
+        let text = if self.args.json {
+            let lines = records.iter().map(|record| Ok(serde_json::to_string(record)? + "\n"));
+            lines.collect::<Result<String>>()?
+        } else {
+            summary::text(records, width()) + "\n"
+        };
+        self.progress.suspend(|| print(&text)).context("can't write to standard output")
+    }
+}
+
+/// Shown on standard error, if that is a terminal.
+fn progress_bar() -> ProgressBar {
+    ProgressBar::new(0)
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).expect("the template is a constant")
+}
+
+/// How many characters a line of standard output has.
+fn width() -> usize {
+    let size = rustix::termios::tcgetwinsize(io::stdout());
+    size.map_or(PLAIN_WIDTH, |size| match size.ws_col {
+        0 => PLAIN_WIDTH,
+        columns => usize::from(columns),
+    })
+}
+
+/// A reader that has gone away, as `head` does, is no error.
+fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
