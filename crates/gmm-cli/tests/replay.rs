@@ -4,6 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use gmm_trace::{
+    BlockState, Event, Format, Frame, OutOfMemory, RecordingBuilder, Segment, SegmentBlock,
+    SegmentChange, SegmentKind, Sites, Stamp, Trace,
+};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
@@ -195,6 +199,133 @@ fn more_than_any_device_has_is_refused() {
     assert!(error.contains("huge.txt") && error.contains("43980465111040"), "{error}");
 }
 
+/// A snapshot of a program that ran out: 200 MiB of a card, a 20 MiB block at each end of it and in
+/// the middle, and a request for 100 MiB which the holes of 70 MiB do not serve.
+fn snapshot_of_a_failure() -> Vec<u8> {
+    let mut sites = Sites::default();
+    let frame = |name, file| Frame { name, file, line: 12 };
+    let kept = sites.add([frame("malloc", "alloc.cpp"), frame("make_cache", "model.py")]);
+    let lost = sites.add([frame("malloc", "alloc.cpp"), frame("forward", "layers.py")]);
+    let mut builder = RecordingBuilder::new(2, true);
+    let stamp = |site| Stamp { time_us: Some(7), site };
+    let base = 1 << 32;
+    let segment = SegmentChange { address: base, size_bytes: 200 * MIB, stream: 0 };
+    builder.change_segment(Event::SegmentAlloc, segment, stamp(None));
+    for (at, size, site) in
+        [(0, 20, kept), (20, 70, lost), (90, 20, kept), (110, 70, lost), (180, 20, kept)]
+    {
+        builder.allocate(base + at * MIB, size * MIB, 0, stamp(site));
+    }
+    for at in [20, 110] {
+        builder.free(base + at * MIB, 70 * MIB, 0, stamp(None));
+    }
+    let request = OutOfMemory { size_bytes: 100 * MIB, device_free_bytes: Some(0), stream: 0 };
+    builder.run_out(request, stamp(None));
+    let block = |at: u64, size: u64, state| SegmentBlock {
+        address: base + at * MIB,
+        size_bytes: size * MIB,
+        requested_bytes: size * MIB,
+        state,
+        site: None,
+    };
+    use BlockState::{Active, Inactive};
+    let blocks = vec![
+        block(0, 20, Active),
+        block(20, 70, Inactive),
+        block(90, 20, Active),
+        block(110, 70, Inactive),
+        block(180, 20, Active),
+    ];
+    let segment = Segment {
+        address: base,
+        size_bytes: 200 * MIB,
+        stream: 0,
+        kind: SegmentKind::Large,
+        pool: (0, 0),
+        is_expandable: false,
+        site: None,
+        blocks,
+    };
+    let recordings = vec![builder.finish(vec![segment])];
+    let trace = Trace { format: Format::Snapshot, recordings, sites, settings: None };
+    let mut bytes = Vec::new();
+    gmm_trace::write_snapshot(&trace, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn a_failure_is_explained_and_the_advice_was_tried() {
+    let folder = Folder::new("advice");
+    let file = folder.file("failure.pickle", snapshot_of_a_failure());
+    let lines = text(&gmm(&[&file]).stdout);
+    let told = lines.replace('\n', " ");
+    for wanted in [
+        "ran out of memory at event 11 of 11: a request for 100.0 MiB on stream 0 failed",
+        "Memory was fragmented, not full: 140.0 MiB were free in all",
+        "the largest hole had 70.0 MiB",
+        "60.0 MiB in     3: make_cache (model.py:12)",
+        "stitching allocator needs 200.0 MiB",
+    ] {
+        assert!(told.contains(wanted), "{wanted}:\n{lines}");
+    }
+    let objects = json(&[&file, "-a", "stitching,pytorch"]);
+    assert_eq!(objects[0]["advice"], Value::Null, "it stands with pytorch");
+    let advice = &objects[1]["advice"];
+    assert_eq!(advice["capacity_bytes"], 200 * MIB, "what was reserved and what was free");
+    assert_eq!(advice["needed_bytes"], 200 * MIB, "the peak before; at the failure less live");
+    let tried = advice["tried"].as_array().unwrap();
+    let of = |setting: &str| tried.iter().find(|tried| tried["setting"] == setting).unwrap();
+    assert!(tried.iter().any(|tried| tried["setting"] == "max_split_size_mb:128"));
+    // Each in a segment of its own: those of 70 MiB can be given back for 100 MiB.
+    assert_eq!(of("")["fits"], true);
+    let stitching = tried.iter().find(|tried| tried["allocator"] == "stitching").unwrap();
+    assert_eq!(stitching["fits"], true);
+    assert_eq!(stitching["min_capacity_bytes"], 200 * MIB);
+}
+
+#[test]
+fn the_page_needs_nothing_else_and_says_what_happened() {
+    let folder = Folder::new("page");
+    let failure = folder.file("failure.pickle", snapshot_of_a_failure());
+    let list = folder.file("a<b>.txt", fragmented_list());
+    let page = folder.path("page.html");
+    let output = gmm(&[&failure, &list, "--html", &page, "--find-capacity"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let page = fs::read_to_string(page).unwrap();
+    for wanted in [
+        "failure.pickle, device 2",
+        "Memory was fragmented, not full",
+        "make_cache (model.py:12)",
+        "PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128",
+        "as recorded",
+        "a&lt;b&gt;.txt, device 0",
+        "blocks of 30.0 MiB on stream 0",
+    ] {
+        assert!(page.contains(wanted), "{wanted}");
+    }
+    assert!(!page.contains("http") && !page.contains("src=") && !page.contains("a<b>"));
+    // Of each device: memory over time, and the maps of two allocators.
+    assert_eq!(page.matches("<svg").count(), 6);
+    assert_eq!(page.matches("<section").count(), page.matches("</section>").count());
+}
+
+#[test]
+fn a_replay_is_exported_as_a_snapshot_that_replays_the_same() {
+    let folder = Folder::new("export");
+    let list = folder.file("list.txt", fragmented_list());
+    let exported = folder.path("exported.pickle");
+    for allocator in ["pytorch", "stitching"] {
+        let before = json(&[&list, "-a", allocator, "--export", &exported, "--find-capacity"]);
+        let after = json(&[&exported, "-a", allocator, "--find-capacity"]);
+        for key in ["peak_live_bytes", "peak_reserved_bytes", "min_capacity_bytes", "timeline"] {
+            assert_eq!(before[0][key], after[0][key], "{allocator} {key}");
+        }
+    }
+    let output = gmm(&[&list, "--export", &exported]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("one allocator"));
+}
+
 /// Real recordings in a folder of `GMM_TRACES`, or of `../shared/traces` beside the checkout. None,
 /// said aloud, if it is not there.
 fn real(folder: &str) -> Vec<PathBuf> {
@@ -223,4 +354,16 @@ fn real_runs_fit_on_hardly_more_than_what_lives() {
         let goal = number("peak_live_bytes") * 1.005 + (4 * MIB) as f64;
         assert!(number("min_capacity_bytes") <= goal, "{name}: {}", objects[0]);
     }
+}
+
+#[test]
+fn a_real_failure_is_told_from_its_snapshot() {
+    let paths = real("snapshots");
+    let name = "finetune-3-gpus-expandable-oom.pickle";
+    let Some(path) = paths.iter().find(|path| path.ends_with(name)) else { return };
+    let output = gmm(&[path.to_str().unwrap(), "-a", "pytorch,stitching"]);
+    let told = text(&output.stdout).replace('\n', " ");
+    let wanted = "ran out of memory at event 422 of 596: a request for 4.9 GiB on stream 0 failed";
+    assert!(told.contains(wanted), "{told}");
+    assert!(told.contains("The stitching allocator needs"), "{told}");
 }

@@ -24,6 +24,9 @@ const SETTINGS: [&str; 9] = [
     "roundup_power2_divisions:8",
 ];
 
+/// How many replays are tried, each on devices of several sizes.
+pub(super) const NR_TRIED: u64 = 2 + SETTINGS.len() as u64;
+
 /// Reserved memory from this share of the capacity on is nearly out.
 const NEARLY: f64 = 0.9;
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use gmm_trace::{Frame, Recording, SiteId, Sites};
+use gmm_trace::{Block, Frame, Recording, SiteId, Sites};
 
 /// By what blocks are put together.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -21,13 +21,18 @@ pub(super) struct Holder {
     pub(super) nr_blocks: usize,
 }
 
+/// What a block is put together with.
+pub(super) fn origin(block: &Block) -> Origin {
+    let by_size = Origin::Size { size_bytes: block.size_bytes, stream: block.stream };
+    block.site.map_or(by_size, Origin::Site)
+}
+
 /// Those that hold the most of the blocks that are alive, the largest first.
 pub(super) fn largest(recording: &Recording, alive: &[u32], most: usize) -> Vec<Holder> {
     let mut holders: HashMap<Origin, (u64, usize)> = HashMap::new();
     for &block in alive {
         let block = recording.blocks()[block as usize];
-        let by_size = Origin::Size { size_bytes: block.size_bytes, stream: block.stream };
-        let (bytes, nr) = holders.entry(block.site.map_or(by_size, Origin::Site)).or_default();
+        let (bytes, nr) = holders.entry(origin(&block)).or_default();
         *bytes += block.size_bytes;
         *nr += 1;
     }

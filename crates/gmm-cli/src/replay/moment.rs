@@ -7,12 +7,12 @@ use anyhow::{Context, Result};
 use super::allocators::Recipe;
 use super::player::Player;
 use super::program::Program;
-use super::watched::Watch;
+use super::watched::{Mapped, Watch};
 
 /// Blocks and segments at a moment. Addresses are in bytes.
 pub(super) struct Picture {
-    /// What is mapped, a list for each segment, by address.
-    pub(super) segments: Vec<Vec<Range<u64>>>,
+    /// What is mapped, by address.
+    pub(super) segments: Vec<Mapped>,
     /// Where each block lies that is alive, and its number; by address.
     pub(super) blocks: Vec<(Range<u64>, u32)>,
     pub(super) reserved_bytes: u64,

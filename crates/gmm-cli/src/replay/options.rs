@@ -29,6 +29,14 @@ pub struct Args {
     /// long a card would take for that
     #[arg(long)]
     pub(super) remaps: bool,
+    /// Also write a page for a bug report: what went wrong, what to do, memory over time, the memory map
+    /// at the worst moment, who held the most
+    #[arg(long, value_name = "FILE")]
+    pub(super) html: Option<PathBuf>,
+    /// Also write the replay (of one file, with one allocator) as a PyTorch memory snapshot, for
+    /// PyTorch's memory_viz
+    #[arg(long, value_name = "FILE")]
+    pub(super) export: Option<PathBuf>,
     /// One JSON object a line, for each file, device and allocator
     #[arg(long)]
     pub(super) json: bool,

@@ -3,6 +3,7 @@
 use gmm_alloc::{Cause, OutOfMemory};
 use serde::Serialize;
 
+use super::advice::Advice;
 use super::measure::Replayed;
 use super::player::Ending;
 use super::remaps::Remaps;
@@ -38,9 +39,14 @@ pub(super) struct Record {
     pub(super) out_of_memory_at: Option<usize>,
     pub(super) out_of_memory: Option<Failure>,
     pub(super) remaps: Option<Vec<Remaps>>,
+    /// With the record of `pytorch`, or the first, where memory ran out or nearly did.
+    pub(super) advice: Option<Advice>,
     /// `[operation, live bytes, reserved bytes]`: the most up to this operation since the one
     /// before.
     timeline: Vec<[u64; 3]>,
+    /// After how many operations reserved memory first was at its peak.
+    #[serde(skip)]
+    pub(super) peak_reserved_at: usize,
     #[serde(skip)]
     pub(super) shown: Timeline,
 }
@@ -91,7 +97,7 @@ impl Record {
         replayed: Replayed,
         ns_per_op: f64,
     ) -> Self {
-        let Replayed { ending, stats, timeline, peak_segments, .. } = replayed;
+        let Replayed { ending, stats, timeline, peak_segments, peak_reserved_at } = replayed;
         let points = timeline.stretches().iter().enumerate().map(|(nr, stretch)| {
             [timeline.last_operation(nr) as u64, stretch.live_bytes, stretch.reserved_bytes]
         });
@@ -119,7 +125,9 @@ impl Record {
                 Ending::OutOfMemory { why, .. } => Some(why.into()),
             },
             remaps: None,
+            advice: None,
             timeline: points.collect(),
+            peak_reserved_at,
             shown: timeline,
         }
     }

@@ -1,21 +1,23 @@
 //! Reads the files, replays what they record, and gives the results as they come.
 
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use gmm::display_bytes;
-use gmm_trace::{Recording, Trace};
+use gmm_trace::{Format, Recording, Trace};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::allocators::{Entry, MAX_CAPACITY_BYTES, Recipe};
-use super::measure;
 use super::options::Args;
+use super::page::{self, Section};
 use super::program::{Failed, Program};
 use super::record::{Record, Subject};
 use super::remaps::remaps;
-use super::summary;
+use super::story::Story;
+use super::{advice, export, measure, recorded, summary};
 
 /// The width of what is no terminal.
 const PLAIN_WIDTH: usize = 100;
@@ -26,7 +28,13 @@ const PLAIN_WIDTH: usize = 100;
 /// # Errors
 /// If a file can't be read, or is no recording; and if results can't be written.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let session = Session { args, allocators: args.allocators(), progress: progress_bar() };
+    let allocators = args.allocators();
+    if args.export.is_some() && (args.files.len(), allocators.len()) != (1, 1) {
+        eprintln!("gmm: --export writes one replay: name one file, and one allocator, such as");
+        eprintln!("gmm: gmm replay FILE --allocator stitching --export replay.pickle");
+        return Ok(ExitCode::from(2));
+    }
+    let mut session = Session { args, allocators, progress: progress_bar(), page: String::new() };
     let mut failures = Vec::new();
     for path in &args.files {
         if let Err(error) = session.file(path) {
@@ -34,6 +42,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     session.progress.finish_and_clear();
+    if let Some(path) = args.html.as_ref().filter(|_| !session.page.is_empty()) {
+        std::fs::write(path, page::page(&session.page))
+            .with_context(|| format!("can't write {}", path.display()))?;
+    }
     if !failures.is_empty() {
         bail!("{}", failures.join("\ngmm: "));
     }
@@ -44,10 +56,12 @@ struct Session<'a> {
     args: &'a Args,
     allocators: Vec<&'static Entry>,
     progress: ProgressBar,
+    /// The sections of the page so far.
+    page: String,
 }
 
 impl Session<'_> {
-    fn file(&self, path: &Path) -> Result<()> {
+    fn file(&mut self, path: &Path) -> Result<()> {
         let name = path.display().to_string();
         let trace = self.read(path)?;
         if trace.recordings.is_empty() {
@@ -55,12 +69,34 @@ impl Session<'_> {
         }
         for recording in &trace.recordings {
             let device = recording.device();
-            let records = self
-                .device(&name, recording)
+            self.device(&name, &trace, recording)
                 .with_context(|| format!("{name}, device {device}"))?;
-            self.show(&records)?;
         }
-        Ok(())
+        self.export(trace)
+    }
+
+    /// Writes the replay that was asked for as a snapshot.
+    fn export(&self, trace: Trace) -> Result<()> {
+        let Some(path) = &self.args.export else { return Ok(()) };
+        let recipe = Recipe::Named(self.allocators[0]);
+        let replays = trace.recordings.iter().map(|recording| {
+            let program = Program::new(recording, self.failed());
+            export::record(&program, recipe, self.capacity(recording))
+        });
+        let recordings = replays.collect::<Result<_>>()?;
+        let exported = Trace { format: Format::Snapshot, recordings, settings: None, ..trace };
+        let file = File::create(path).with_context(|| format!("can't write {}", path.display()))?;
+        gmm_trace::write_snapshot(&exported, file).with_context(|| path.display().to_string())
+    }
+
+    /// Whether what failed would have fitted is a question only where there is a capacity.
+    fn failed(&self) -> Failed {
+        if self.args.capacity.is_some() { Failed::Retried } else { Failed::LeftOut }
+    }
+
+    fn capacity(&self, recording: &Recording) -> u64 {
+        let ample = || measure::ample_capacity(recording.peak_live_bytes());
+        self.args.capacity.unwrap_or_else(ample)
     }
 
     /// Reads a file; how far it has come is shown in bytes.
@@ -78,7 +114,7 @@ impl Session<'_> {
             .with_context(|| name.to_string())
     }
 
-    fn device(&self, file: &str, recording: &Recording) -> Result<Vec<Record>> {
+    fn device(&mut self, file: &str, trace: &Trace, recording: &Recording) -> Result<()> {
         let peak_live_bytes = recording.peak_live_bytes();
         if peak_live_bytes > MAX_CAPACITY_BYTES {
             bail!(
@@ -87,11 +123,8 @@ impl Session<'_> {
                 display_bytes(MAX_CAPACITY_BYTES)
             );
         }
-        // Whether what failed would have fitted is a question only where there is a capacity.
-        let failed = if self.args.capacity.is_some() { Failed::Retried } else { Failed::LeftOut };
-        let program = Program::new(recording, failed);
-        let capacity_bytes =
-            self.args.capacity.unwrap_or_else(|| measure::ample_capacity(peak_live_bytes));
+        let program = Program::new(recording, self.failed());
+        let capacity_bytes = self.capacity(recording);
         let device = recording.device();
         let subject = Subject { file, device, peak_live_bytes, capacity_bytes };
         self.progress.set_style(style("{prefix} {bar:30} {pos}/{len} {msg}"));
@@ -104,7 +137,31 @@ impl Session<'_> {
             self.progress.inc(1);
             record
         };
-        self.allocators.iter().map(record).collect()
+        let mut records = self.allocators.iter().map(record).collect::<Result<Vec<_>>>()?;
+        let mut story = Story::new(&program, &records, self.args.capacity);
+        if self.args.html.is_some() || story.is_tight(&program, &records) {
+            self.progress.set_length(advice::NR_TRIED);
+            self.progress.set_position(0);
+            story.advise(&program, trace, &mut |what| {
+                self.progress.set_message(what.to_owned());
+                self.progress.inc(1);
+            })?;
+        }
+        self.show(&mut records, &story, trace, recording)?;
+        if self.args.html.is_some() {
+            let pictures = story.pictures(&program)?;
+            let recorded = recorded::timeline(recording, program.len());
+            let section = Section {
+                records: &records,
+                story: &story,
+                pictures: &pictures,
+                recorded: recorded.as_ref(),
+                recording,
+                sites: &trace.sites,
+            };
+            self.page += &section.html();
+        }
+        Ok(())
     }
 
     fn measure(
@@ -127,12 +184,21 @@ impl Session<'_> {
         Ok(record)
     }
 
-    fn show(&self, records: &[Record]) -> Result<()> {
+    fn show(
+        &self,
+        records: &mut [Record],
+        story: &Story,
+        trace: &Trace,
+        recording: &Recording,
+    ) -> Result<()> {
         let text = if self.args.json {
+            let leading = records.iter().position(|record| record.allocator == "pytorch");
+            records[leading.unwrap_or(0)].advice = story.advice.clone();
             let lines = records.iter().map(|record| Ok(serde_json::to_string(record)? + "\n"));
             lines.collect::<Result<String>>()?
         } else {
-            summary::text(records, width()) + "\n"
+            let nr_events = recording.events().len();
+            summary::text(records, story, nr_events, &trace.sites, width()) + "\n"
         };
         self.progress.suspend(|| print(&text)).context("can't write to standard output")
     }

@@ -5,11 +5,16 @@ use std::ops::Range;
 
 use comfy_table::{CellAlignment, Table, presets};
 use gmm::display_bytes;
+use gmm_trace::Sites;
 
-use super::blocks;
+use super::advice::Advice;
 use super::record::Record;
 use super::remaps::Remaps;
+use super::story::Story;
+use super::{blocks, explain};
 
+/// How many holders are named.
+const SHOWN_HOLDERS: usize = 5;
 /// Rows of the plot.
 const PLOT_ROWS: usize = 8;
 /// Characters left of it, for the scale.
@@ -19,7 +24,13 @@ const SPARK: usize = 24;
 const WIDTH_WITH_SPARK: usize = 120;
 
 /// The records of one device.
-pub(super) fn text(records: &[Record], width: usize) -> String {
+pub(super) fn text(
+    records: &[Record],
+    story: &Story,
+    nr_events: usize,
+    sites: &Sites,
+    width: usize,
+) -> String {
     let Some(first) = records.first() else { return String::new() };
     let mut text = format!(
         "{}, device {}: {} operations, {} live at most\n",
@@ -33,12 +44,81 @@ pub(super) fn text(records: &[Record], width: usize) -> String {
     }
     let _ = writeln!(text, "\n{}", table(records, width));
     for record in records {
-        text += &failure(record);
         if let Some(remaps) = &record.remaps {
             let _ = writeln!(text, "\n{}", remaps_table(record.allocator, remaps));
         }
     }
+    let told = explain::what_went_wrong(story, nr_events, records);
+    told.iter().for_each(|paragraph| text += &wrapped(paragraph, width));
+    if story.advice.is_some() || !story.failures.is_empty() {
+        text += &holders(story, sites);
+    }
+    if let Some(advice) = &story.advice {
+        text += "\n";
+        let told = explain::what_to_do(advice);
+        told.iter().for_each(|paragraph| text += &wrapped(paragraph, width));
+        let _ = writeln!(text, "\n{}", advice_table(advice));
+    }
     text
+}
+
+fn holders(story: &Story, sites: &Sites) -> String {
+    let mut text = format!("\nWho held the most {}:\n", explain::moment(story));
+    for holder in story.holders.iter().take(SHOWN_HOLDERS) {
+        let (bytes, what) = (display_bytes(holder.bytes), explain::holder(holder, sites));
+        let _ = writeln!(text, "{bytes:>SCALE$} in {:>5}: {}", holder.nr_blocks, printable(&what));
+    }
+    text
+}
+
+fn advice_table(advice: &Advice) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    let fits = advice.capacity_bytes.map(|capacity| format!("fits {}?", display_bytes(capacity)));
+    let mut header = vec!["tried".to_owned(), "fits on".to_owned(), "x needed".to_owned()];
+    header.extend(fits);
+    table.set_header(header);
+    for tried in &advice.tried {
+        let least = tried.min_capacity_bytes;
+        let times = |least: u64| format!("{:.4}", least as f64 / advice.needed_bytes.max(1) as f64);
+        let mut row = vec![
+            printable(explain::name(tried)),
+            least.map_or("-".into(), display_bytes),
+            least.map_or("-".into(), times),
+        ];
+        row.extend(tried.fits.map(|fits| match tried.out_of_memory_at {
+            None if fits => "yes".to_owned(),
+            at => format!("no, at operation {}", at.unwrap_or(0)),
+        }));
+        table.add_row(row);
+    }
+    align_right(&mut table, 1..3);
+    table
+}
+
+/// What a file says is another's: no control characters of it reach a terminal.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// A paragraph in lines of at most `width` characters, as far as its words allow.
+fn wrapped(paragraph: &str, width: usize) -> String {
+    let mut text = String::new();
+    let mut column = 0;
+    for word in paragraph.split_whitespace() {
+        let len = word.chars().count();
+        if column > 0 && column + 1 + len > width {
+            text.push('\n');
+            column = 0;
+        }
+        if column > 0 {
+            text.push(' ');
+            column += 1;
+        }
+        text += word;
+        column += len;
+    }
+    text + "\n"
 }
 
 /// Live memory, and what the first allocator reserves for it.
@@ -145,24 +225,4 @@ fn align_right(table: &mut Table, columns: Range<usize>) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-}
-
-/// One that ran out: when, and why.
-fn failure(record: &Record) -> String {
-    let (Some(at), Some(why)) = (record.out_of_memory_at, &record.out_of_memory) else {
-        return String::new();
-    };
-    format!(
-        "{} runs out of {} at operation {at}: {} on stream {} do not fit, memory is {} ({} free, \
-         the largest hole has {}; {} live, {} reserved)\n",
-        record.allocator,
-        display_bytes(record.capacity_bytes),
-        display_bytes(why.requested_bytes),
-        why.stream,
-        why.cause,
-        display_bytes(why.free_bytes),
-        display_bytes(why.largest_hole_bytes),
-        display_bytes(why.live_bytes),
-        display_bytes(why.reserved_bytes),
-    )
 }

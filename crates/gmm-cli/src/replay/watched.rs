@@ -19,6 +19,15 @@ pub(super) struct Change {
     pub(super) is_whole: bool,
 }
 
+/// What is mapped of a reservation: a segment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Mapped {
+    /// In bytes, by address.
+    pub(super) mapped: Vec<Range<u64>>,
+    /// It is all of it.
+    pub(super) is_whole: bool,
+}
+
 /// What is reserved, and mapped.
 #[derive(Debug, Default)]
 struct State {
@@ -33,11 +42,14 @@ struct State {
 pub(super) struct Watch(Rc<RefCell<State>>);
 
 impl Watch {
-    /// What is mapped, a list for each reservation that has anything, by address.
-    pub(super) fn segments(&self) -> Vec<Vec<Range<u64>>> {
+    /// Reservations in which anything is mapped, by address.
+    pub(super) fn segments(&self) -> Vec<Mapped> {
         let state = self.0.borrow();
-        let parts = state.reserved.iter().map(|(&start, &end)| state.mapped.within(start..end));
-        parts.map(Iterator::collect).filter(|parts: &Vec<_>| !parts.is_empty()).collect()
+        let segments = state.reserved.iter().map(|(&start, &end)| {
+            let mapped: Vec<_> = state.mapped.within(start..end).collect();
+            Mapped { is_whole: mapped == [start..end], mapped }
+        });
+        segments.filter(|segment| !segment.mapped.is_empty()).collect()
     }
 
     /// What has changed since it was asked last.

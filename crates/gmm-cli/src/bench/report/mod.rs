@@ -25,7 +25,7 @@ pub(super) fn page(records: &[Record]) -> String {
          process with a page table, faults and memory of its own, on the same processors. Its speeds say \
          nothing about a card; how a subject compares with its baseline, measured in turn, is what can be \
          compared. Bars are medians: blue of GMM, grey of baselines. Whiskers go from the least to the \
-         greatest repeat; one without an end goes on beyond the plot.</p>\n"
+         greatest repeat; one without an end goes on beyond the plot.</p>\n",
     );
     page.push_str("<h2>The machine</h2>\n<table class=\"machine\">\n");
     for (what, value) in machine::describe() {
