@@ -12,7 +12,8 @@ use super::program::Program;
 
 /// What is tried, each alone and added to what the program had, in the words of
 /// `PYTORCH_CUDA_ALLOC_CONF`.
-const SETTINGS: [&str; 9] = [
+const SETTINGS: [&str; 10] = [
+    "expandable_segments:True",
     "max_split_size_mb:32",
     "max_split_size_mb:128",
     "max_split_size_mb:256",
@@ -77,25 +78,24 @@ impl Advice {
     }
 }
 
-/// Settings by their text; none if they can't be followed.
-fn config(conf: &str) -> Option<CachingConfig> {
-    let mut config = CachingConfig::default();
-    for part in conf.split(',').filter(|part| !part.is_empty()) {
-        let (key, value) = part.split_once(':')?;
-        match key {
-            "max_split_size_mb" => {
-                config.max_split_size_bytes = Some(value.parse::<u64>().ok()? << 20);
-            }
-            "garbage_collection_threshold" => {
-                config.garbage_collection_threshold = Some(value.parse().ok()?);
-            }
-            "roundup_power2_divisions" => {
-                config.roundup_power2_divisions = Some(value.parse().ok()?);
-            }
-            _ => return None,
-        }
+/// What the program had, as text. What was given is not always what can be parsed here (it may name
+/// another backend, or be of another version); then it is what the allocator made of it.
+fn before(settings: &AllocatorSettings) -> String {
+    if settings.conf.parse::<CachingConfig>().is_ok() {
+        return settings.conf.clone();
     }
-    Some(config)
+    let mut parts = Vec::new();
+    if settings.expandable_segments {
+        parts.push("expandable_segments:True".to_owned());
+    }
+    if let Some(bytes) = settings.max_split_size_bytes {
+        parts.push(format!("max_split_size_mb:{}", bytes >> 20));
+    }
+    if settings.garbage_collection_threshold > 0.0 {
+        let threshold = settings.garbage_collection_threshold;
+        parts.push(format!("garbage_collection_threshold:{threshold}"));
+    }
+    parts.join(",")
 }
 
 /// Whether so much reserved memory is all of a device, or nearly.
@@ -112,7 +112,7 @@ pub(super) fn advise(
     ample_bytes: u64,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Advice> {
-    let before = settings.map_or("", |settings| settings.conf.as_str());
+    let before = settings.map(before).unwrap_or_default();
     let mut tried = Vec::new();
     let mut attempt = |setting: String, recipe: Recipe<'_>, allocator| -> Result<()> {
         progress(if setting.is_empty() { allocator } else { &setting });
@@ -129,13 +129,40 @@ pub(super) fn advise(
         Ok(())
     };
     for setting in std::iter::once("").chain(SETTINGS) {
-        let parts: Vec<_> = [before, setting].into_iter().filter(|part| !part.is_empty()).collect();
+        let parts: Vec<_> =
+            [before.as_str(), setting].into_iter().filter(|part| !part.is_empty()).collect();
         let conf = parts.join(",");
-        let Some(config) = config(&conf) else { continue };
+        // What the program has set already is no news.
+        let is_news = setting.is_empty() || !before.split(',').any(|part| part.trim() == setting);
+        let Some(config) = conf.parse().ok().filter(|_| is_news) else { continue };
         attempt(conf, Recipe::PyTorch(&config), "pytorch")?;
     }
     if let Some(entry) = Entry::named("stitching") {
         attempt(String::new(), Recipe::Named(entry), entry.name)?;
     }
     Ok(Advice { capacity_bytes, needed_bytes, tried })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_settings_are_settings() {
+        for setting in SETTINGS {
+            assert!(setting.parse::<CachingConfig>().is_ok(), "{setting}");
+        }
+    }
+
+    #[test]
+    fn settings_that_cannot_be_parsed_are_taken_from_what_came_of_them() {
+        let mut settings = AllocatorSettings {
+            conf: "expandable_segments:True".to_owned(),
+            ..AllocatorSettings::default()
+        };
+        assert_eq!(before(&settings), "expandable_segments:True");
+        settings.conf = "some_later_setting:7,max_split_size_mb:64".to_owned();
+        settings.max_split_size_bytes = Some(64 << 20);
+        assert_eq!(before(&settings), "max_split_size_mb:64");
+    }
 }

@@ -16,8 +16,9 @@ pub(super) struct Entry {
 }
 
 /// In the order in which `all` runs them.
-pub(super) const ALLOCATORS: [Entry; 4] = [
+pub(super) const ALLOCATORS: [Entry; 5] = [
     Entry { name: "pytorch", make: |device| Box::new(Caching::new(device)) },
+    Entry { name: "pytorch-expandable", make: |device| Box::new(Caching::expandable(device)) },
     Entry { name: "bfc", make: |device| Box::new(Heap::bfc(device)) },
     Entry { name: "best-fit", make: |device| Box::new(Heap::best_fit(device)) },
     Entry { name: "stitching", make: |device| Box::new(Stitching::new(device)) },
@@ -58,7 +59,7 @@ impl Recipe<'_> {
         let device = Watched::new(PureBackend::new(capacity), watch);
         match self {
             Self::Named(entry) => (entry.make)(device),
-            Self::PyTorch(config) => Box::new(Caching::with_config(device, (*config).clone())),
+            Self::PyTorch(config) => Box::new(Caching::with_config(device, **config)),
         }
     }
 }

@@ -8,8 +8,7 @@ use super::advice::{Advice, Tried};
 use super::holders::{Holder, Origin, frame_text, telling_frame};
 use super::record::Record;
 use super::recorded::Failure;
-use super::story::{Moment, Story, leading};
-use super::timeline::share_not_live;
+use super::story::{Moment, Story};
 
 /// How many failures are told; programs that catch the error try again and again.
 const MOST_FAILURES: usize = 3;
@@ -25,12 +24,9 @@ pub(super) fn what_went_wrong(story: &Story, nr_events: usize, records: &[Record
     if let Some(more) = story.failures.len().checked_sub(MOST_FAILURES).filter(|&more| more > 0) {
         told.push(format!("{more} more requests failed after that."));
     }
-    let Some(leading) = leading(records) else { return told };
-    for record in records {
-        told.extend(replayed_failure(record));
-    }
+    told.extend(records.iter().filter_map(replayed_failure));
     if told.is_empty() {
-        told.push(waste(leading));
+        told.extend(records.iter().find(|record| record.allocator == story.leading).map(waste));
     }
     told
 }
@@ -93,12 +89,12 @@ pub(super) fn replayed_failure(record: &Record) -> Option<String> {
 fn waste(record: &Record) -> String {
     let (live, reserved) = (record.peak_live_bytes, record.peak_reserved_bytes);
     format!(
-        "Nothing failed. At most {} were live, and {} reserved {} for it: {:.0}% more than lived at \
-         any time went to holes that no request fitted in, idle segments and rounding.",
+        "Nothing failed. At most {} were live, and {} reserved {} for it, {:.0}% more: for holes \
+         that no request fitted in, idle segments and rounding.",
         display_bytes(live),
         record.allocator,
         display_bytes(reserved),
-        share_not_live(live, reserved) / (1.0 - share_not_live(live, reserved)).max(1e-9) * 100.0,
+        (reserved as f64 / live.max(1) as f64 - 1.0) * 100.0,
     )
 }
 
@@ -133,9 +129,10 @@ pub(super) fn what_to_do(advice: &Advice) -> Vec<String> {
         }
         None => told.push(match advice.best_setting() {
             Some(best) => format!(
-                "As it ran, it needs a device of {}. The setting that helps most is {}: {}.",
+                "As it ran, it needs a device of {}. Of the settings tried, \
+                 PYTORCH_CUDA_ALLOC_CONF={} helps most: {}.",
                 least(before),
-                name(best),
+                best.setting,
                 least(best)
             ),
             None => format!(

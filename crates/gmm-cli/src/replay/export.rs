@@ -216,7 +216,9 @@ mod tests {
     #[test]
     fn where_memory_runs_out_the_export_ends() {
         let mut builder = RecordingBuilder::new(0, false);
-        (0..4).for_each(|id| drop(builder.allocate(id, 30 * MIB, 0, Stamp::default())));
+        for id in 0..4 {
+            builder.allocate(id, 30 * MIB, 0, Stamp::default());
+        }
         let original = builder.finish(Vec::new());
         let program = Program::new(&original, Failed::LeftOut);
         let recording = record(&program, Recipe::Named(&ALLOCATORS[0]), 100 * MIB).unwrap();

@@ -64,7 +64,7 @@ mod tests {
 
     use super::*;
 
-    fn frame(name: &str, file: &'static str) -> Frame<'_> {
+    fn frame<'f>(name: &'f str, file: &'f str) -> Frame<'f> {
         Frame { name, file, line: 7 }
     }
 

@@ -19,6 +19,24 @@ pub(super) struct Picture {
     pub(super) live_bytes: u64,
 }
 
+impl Picture {
+    /// The length of each hole: mapped, and between blocks or at the end of what is mapped. In bytes.
+    pub(super) fn holes(&self) -> Vec<u64> {
+        let mut holes = Vec::new();
+        let mut blocks = self.blocks.iter().map(|(range, _)| range).peekable();
+        for part in self.segments.iter().flat_map(|segment| &segment.mapped) {
+            let mut at = part.start;
+            while let Some(block) = blocks.next_if(|block| block.start < part.end) {
+                holes.push(block.start.saturating_sub(at));
+                at = at.max(block.end);
+            }
+            holes.push(part.end.saturating_sub(at));
+        }
+        holes.retain(|&hole| hole > 0);
+        holes
+    }
+}
+
 /// What an allocator has after so many operations, or before the one that gets no memory if that
 /// comes first.
 pub(super) fn picture(
@@ -40,4 +58,22 @@ pub(super) fn picture(
         reserved_bytes: stats.reserved_bytes,
         live_bytes: stats.live_bytes,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holes_are_what_no_block_has() {
+        let segment = |mapped: &[Range<u64>]| Mapped { mapped: mapped.to_vec(), is_whole: false };
+        let picture = Picture {
+            segments: vec![segment(&[10..20, 30..50]), segment(&[50..60])],
+            blocks: vec![(12..20, 0), (30..35, 1), (40..45, 2), (50..60, 3)],
+            reserved_bytes: 40,
+            live_bytes: 28,
+        };
+        // A segment's end is a hole's end.
+        assert_eq!(picture.holes(), [2, 5, 5]);
+    }
 }

@@ -14,7 +14,8 @@ pub struct Args {
     /// PyTorch memory snapshots, RMM logs, event lists, interval tables; also compressed with gzip
     #[arg(required = true, value_name = "FILE")]
     pub(super) files: Vec<PathBuf>,
-    /// Allocators to replay with, separated by commas: pytorch, bfc, best-fit, stitching, or all
+    /// Allocators to replay with, separated by commas: pytorch, pytorch-expandable, bfc, best-fit, stitching,
+    /// or all
     #[arg(long, short, value_name = "NAME,...", default_value = "all", value_delimiter = ',')]
     #[arg(value_parser = allocators::parse)]
     allocator: Vec<&'static [Entry]>,

@@ -91,7 +91,9 @@ mod tests {
     #[test]
     fn what_touches_is_one() {
         let mut set = Ranges::default();
-        [0..2, 4..6, 2..4].map(|range| set.insert(range));
+        for range in [0..2, 4..6, 2..4] {
+            set.insert(range);
+        }
         assert_eq!(set.iter().collect::<Vec<_>>(), [0..6]);
     }
 }

@@ -39,7 +39,8 @@ pub(super) struct Record {
     pub(super) out_of_memory_at: Option<usize>,
     pub(super) out_of_memory: Option<Failure>,
     pub(super) remaps: Option<Vec<Remaps>>,
-    /// With the record of `pytorch`, or the first, where memory ran out or nearly did.
+    /// With the record of the allocator that the program had (else of `pytorch`, or the first), where
+    /// memory ran out or nearly did.
     pub(super) advice: Option<Advice>,
     /// `[operation, live bytes, reserved bytes]`: the most up to this operation since the one
     /// before.

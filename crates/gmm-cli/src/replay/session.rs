@@ -34,7 +34,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         eprintln!("gmm: gmm replay FILE --allocator stitching --export replay.pickle");
         return Ok(ExitCode::from(2));
     }
-    let mut session = Session { args, allocators, progress: progress_bar(), page: String::new() };
+    let mut session = Session { args, allocators, progress: progress_bar(), page: Vec::new() };
     let mut failures = Vec::new();
     for path in &args.files {
         if let Err(error) = session.file(path) {
@@ -43,7 +43,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     session.progress.finish_and_clear();
     if let Some(path) = args.html.as_ref().filter(|_| !session.page.is_empty()) {
-        std::fs::write(path, page::page(&session.page))
+        std::fs::write(path, page::page(session.page))
             .with_context(|| format!("can't write {}", path.display()))?;
     }
     if !failures.is_empty() {
@@ -57,7 +57,7 @@ struct Session<'a> {
     allocators: Vec<&'static Entry>,
     progress: ProgressBar,
     /// The sections of the page so far.
-    page: String,
+    page: Vec<page::Written>,
 }
 
 impl Session<'_> {
@@ -138,7 +138,7 @@ impl Session<'_> {
             record
         };
         let mut records = self.allocators.iter().map(record).collect::<Result<Vec<_>>>()?;
-        let mut story = Story::new(&program, &records, self.args.capacity);
+        let mut story = Story::new(&program, &records, trace.settings.as_ref(), self.args.capacity);
         if self.args.html.is_some() || story.is_tight(&program, &records) {
             self.progress.set_length(advice::NR_TRIED);
             self.progress.set_position(0);
@@ -159,7 +159,7 @@ impl Session<'_> {
                 recording,
                 sites: &trace.sites,
             };
-            self.page += &section.html();
+            self.page.push(section.write(self.page.len()));
         }
         Ok(())
     }
@@ -192,8 +192,10 @@ impl Session<'_> {
         recording: &Recording,
     ) -> Result<()> {
         let text = if self.args.json {
-            let leading = records.iter().position(|record| record.allocator == "pytorch");
-            records[leading.unwrap_or(0)].advice = story.advice.clone();
+            let leading = records.iter_mut().find(|record| record.allocator == story.leading);
+            if let Some(leading) = leading {
+                leading.advice = story.advice.clone();
+            }
             let lines = records.iter().map(|record| Ok(serde_json::to_string(record)? + "\n"));
             lines.collect::<Result<String>>()?
         } else {

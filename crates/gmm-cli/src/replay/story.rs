@@ -2,7 +2,7 @@
 //! have helped.
 
 use anyhow::Result;
-use gmm_trace::Trace;
+use gmm_trace::{AllocatorSettings, Trace};
 
 use super::advice::{self, Advice};
 use super::allocators::{Entry, Recipe};
@@ -43,18 +43,33 @@ pub(super) struct Story {
     /// What the program could have had; none if that is not known.
     pub(super) card_bytes: Option<u64>,
     pub(super) advice: Option<Advice>,
+    /// The allocator that is told of.
+    pub(super) leading: &'static str,
+    /// What it reserved at most.
+    leading_reserved_bytes: u64,
 }
 
-/// Which replay is told of: PyTorch's, if there is one.
-pub(super) fn leading(records: &[Record]) -> Option<&Record> {
-    records.iter().find(|record| record.allocator == "pytorch").or(records.first())
+/// Which replay is told of: that of the allocator that the program had, or PyTorch's, or the first.
+pub(super) fn leading<'r>(
+    records: &'r [Record],
+    settings: Option<&AllocatorSettings>,
+) -> Option<&'r Record> {
+    let expandable = settings.is_some_and(|settings| settings.expandable_segments);
+    let preferred = if expandable { "pytorch-expandable" } else { "pytorch" };
+    let named = |name: &str| records.iter().find(|record| record.allocator == name);
+    named(preferred).or_else(|| named("pytorch")).or(records.first())
 }
 
 impl Story {
     /// Without advice.
-    pub(super) fn new(program: &Program<'_>, records: &[Record], capacity: Option<u64>) -> Self {
+    pub(super) fn new(
+        program: &Program<'_>,
+        records: &[Record],
+        settings: Option<&AllocatorSettings>,
+        capacity: Option<u64>,
+    ) -> Self {
         let failures = recorded::failures(program.recording);
-        let leading = leading(records);
+        let leading = leading(records, settings);
         let (moment, nr_operations) = match (program.before_failures.last(), leading) {
             (Some(&before), _) if !failures.is_empty() => (Moment::RecordedFailure, before),
             (_, Some(Record { out_of_memory_at: Some(at), .. })) => {
@@ -65,17 +80,30 @@ impl Story {
         let alive = program.alive_before(nr_operations);
         let holders = holders::largest(program.recording, &alive, MOST_HOLDERS);
         let card_bytes = capacity.or_else(|| failures.last().and_then(Failure::card_bytes));
-        Self { failures, moment, nr_operations, holders, card_bytes, advice: None }
+        Self {
+            failures,
+            moment,
+            nr_operations,
+            holders,
+            card_bytes,
+            advice: None,
+            leading: leading.map_or("", |record| record.allocator),
+            leading_reserved_bytes: leading.map_or(0, |record| record.peak_reserved_bytes),
+        }
+    }
+
+    /// Whether memory ran out, then or now.
+    pub(super) fn ran_out(&self, records: &[Record]) -> bool {
+        let replayed = records.iter().any(|record| record.out_of_memory_at.is_some());
+        replayed || !self.failures.is_empty()
     }
 
     /// Whether memory ran out, or nearly.
     pub(super) fn is_tight(&self, program: &Program<'_>, records: &[Record]) -> bool {
-        let ran_out = !self.failures.is_empty()
-            || records.iter().any(|record| record.out_of_memory_at.is_some());
-        let Some(card) = self.card_bytes else { return ran_out };
-        let reserved = leading(records).map_or(0, |record| record.peak_reserved_bytes);
         let recorded = program.recording.reserved_at_end_bytes();
-        ran_out || advice::is_nearly_out(reserved.max(recorded), card)
+        let reserved = self.leading_reserved_bytes.max(recorded);
+        self.ran_out(records)
+            || self.card_bytes.is_some_and(|card| advice::is_nearly_out(reserved, card))
     }
 
     /// Tries what the user could change.
@@ -96,13 +124,14 @@ impl Story {
         Ok(())
     }
 
-    /// What PyTorch's allocator and the stitching one have at the moment.
+    /// What the allocator that is told of and the stitching one have at the moment.
     pub(super) fn pictures(&self, program: &Program<'_>) -> Result<Vec<(&'static str, Picture)>> {
         let peak = program.recording.peak_live_bytes();
         let ample = ample_capacity(peak);
         let small = (peak as f64 * PICTURED_CAPACITY) as u64;
-        let wanted = [("pytorch", self.card_bytes.unwrap_or(ample)), ("stitching", small)];
-        let pictures = wanted.into_iter().filter_map(|(name, capacity_bytes)| {
+        let wanted = [(self.leading, self.card_bytes.unwrap_or(ample)), ("stitching", small)];
+        let wanted = wanted.into_iter().skip(usize::from(self.leading == "stitching"));
+        let pictures = wanted.filter_map(|(name, capacity_bytes)| {
             let recipe = Recipe::Named(Entry::named(name)?);
             Some(picture(program, recipe, capacity_bytes, self.nr_operations).map(|it| (name, it)))
         });

@@ -9,7 +9,8 @@ const WIDTH: f64 = 960.0;
 const ROW: f64 = 16.0;
 const GAP: f64 = 3.0;
 
-/// Blocks narrower than this are drawn as one with their neighbours.
+/// Blocks narrower than this are drawn as one with their neighbours; so a picture of a million of
+/// them is no larger than it can be seen.
 const NARROW: f64 = 2.5;
 /// Gaps narrower than this can't be seen.
 const UNSEEN: f64 = 0.4;
@@ -32,7 +33,7 @@ pub(super) fn map(picture: &Picture, row_bytes: u64, class: impl Fn(u32) -> Stri
         match &mut pending {
             Some((range, same))
                 if is_narrow
-                    && *same == class
+                    && (*same == class || ((range.end - range.start) as f64) < NARROW * pixel)
                     && (start.saturating_sub(range.end) as f64) < UNSEEN * pixel =>
             {
                 range.end = range.end.max(end);

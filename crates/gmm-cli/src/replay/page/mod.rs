@@ -14,7 +14,7 @@ use super::explain;
 use super::holders::{Origin, frame_text, origin};
 use super::moment::Picture;
 use super::record::Record;
-use super::story::{Story, leading};
+use super::story::Story;
 use super::timeline::Timeline;
 use crate::page::{document, escape};
 
@@ -37,32 +37,58 @@ pub(super) struct Section<'a> {
     pub(super) sites: &'a Sites,
 }
 
-/// The whole page.
-pub(super) fn page(sections: &str) -> String {
+/// A section, written.
+pub(super) struct Written {
+    /// Its place among all sections.
+    nr: usize,
+    ran_out: bool,
+    title: String,
+    /// What went wrong first.
+    headline: String,
+    html: String,
+}
+
+/// The whole page. Where memory ran out comes first.
+pub(super) fn page(mut sections: Vec<Written>) -> String {
+    sections.sort_by_key(|section| !section.ran_out);
+    let mut contents = String::new();
+    if sections.len() > 1 {
+        contents += "<h2>In short</h2>\n<ul class=\"short\">\n";
+        for Written { nr, ran_out, title, headline, .. } in &sections {
+            let class = if *ran_out { "no" } else { "yes" };
+            let _ = writeln!(
+                contents,
+                "<li><a class=\"{class}\" href=\"#s{nr}\">{title}</a>: {headline}</li>"
+            );
+        }
+        contents += "</ul>\n";
+    }
+    let sections: String = sections.into_iter().map(|section| section.html).collect();
+
     let body = format!(
         "<h1>Where the memory went</h1>\n\
          <p class=\"lead\">What a program allocated on an accelerator, replayed with several \
          allocators by <code>gmm replay</code> {}. <b>Live</b> is the sum of the sizes that the \
          program asked for and had not freed; <b>reserved</b> is what the allocator held of the \
-         device for that. What is reserved and not live is lost to fragmentation.</p>\n{sections}",
+         device for that. What is reserved and not live is lost to fragmentation.</p>\n{contents}{sections}",
         env!("CARGO_PKG_VERSION")
     );
     document("Where the memory went", STYLE, &body)
 }
 
 impl Section<'_> {
-    pub(super) fn html(&self) -> String {
-        let Some(first) = self.records.first() else { return String::new() };
-        let mut page =
-            format!("<section>\n<h2>{}, device {}</h2>\n", escape(&first.file), first.device);
-        let ran_out = !self.story.failures.is_empty()
-            || self.records.iter().any(|record| record.out_of_memory_at.is_some());
+    /// As the so many-th of the page.
+    pub(super) fn write(&self, nr: usize) -> Written {
+        let file = self.records.first().map_or("", |record| record.file.as_str());
+        let title = format!("{}, device {}", escape(file), self.recording.device());
+        let nr_events = self.recording.events().len();
+        let told = explain::what_went_wrong(self.story, nr_events, self.records);
+        let ran_out = self.story.ran_out(self.records);
+        let mut page = format!("<section id=\"s{nr}\">\n<h2>{title}</h2>\n");
         let class = if ran_out { "verdict bad" } else { "verdict" };
         let _ = writeln!(page, "<div class=\"{class}\">");
-        for told in
-            explain::what_went_wrong(self.story, self.recording.events().len(), self.records)
-        {
-            let _ = writeln!(page, "<p>{}</p>", escape(&told));
+        for told in &told {
+            let _ = writeln!(page, "<p>{}</p>", escape(told));
         }
         page.push_str("</div>\n");
         if let Some(advice) = &self.story.advice {
@@ -80,7 +106,9 @@ impl Section<'_> {
         page += &self.maps();
         page += "<h3>All allocators</h3>\n";
         page += &allocators_table(self.records);
-        page + "</section>\n"
+        page += "</section>\n";
+        let headline = escape(told.first().map_or("", String::as_str));
+        Written { nr, ran_out, title, headline, html: page }
     }
 
     fn chart(&self) -> String {
@@ -146,15 +174,18 @@ impl Section<'_> {
             nr.map_or("other".to_owned(), |nr| format!("h{nr}"))
         };
         for (name, picture) in self.pictures {
-            let free = picture.reserved_bytes.saturating_sub(picture.live_bytes);
+            let holes = picture.holes();
+            let largest = holes.iter().max().copied().unwrap_or(0);
             let _ = writeln!(
                 html,
-                "<p class=\"caption\"><b>{name}</b>: {} reserved in {} segments, {} live, {} \
-                 not.</p>\n<div class=\"map\">{}</div>",
+                "<p class=\"caption\"><b>{name}</b>: {} live in {} reserved (segments: {}); {} free in \
+                 {} holes, the largest of {}.</p>\n<div class=\"map\">{}</div>",
+                display_bytes(picture.live_bytes),
                 display_bytes(picture.reserved_bytes),
                 picture.segments.len(),
-                display_bytes(picture.live_bytes),
-                display_bytes(free),
+                display_bytes(holes.iter().sum()),
+                holes.len(),
+                display_bytes(largest),
                 map::map(picture, row_bytes, class)
             );
         }
@@ -227,7 +258,7 @@ fn allocators_table(records: &[Record]) -> String {
         html += "</tr>\n";
     }
     html += "</table></div>\n";
-    if let Some(record) = leading(records) {
+    if let Some(record) = records.first() {
         let _ = writeln!(
             html,
             "<p class=\"key\">{} operations on a device of {}. A frame has 2 MiB. The stitching \
