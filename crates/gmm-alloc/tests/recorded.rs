@@ -132,8 +132,8 @@ fn replay(recording: &Recording, config: CachingConfig) -> Vec<Moment> {
         let stream = StreamId(block.stream);
         allocator.allocate(block.size_bytes, stream).map(|got| (got.block, stream)).unwrap()
     };
-    for at in 0..recording.blocks_at_start().len() {
-        live[at] = Some(allocate(&mut allocator, at));
+    for (at, place) in live.iter_mut().take(recording.blocks_at_start().len()).enumerate() {
+        *place = Some(allocate(&mut allocator, at));
     }
     let mut recorded = i128::from(recording.reserved_at_start_bytes().unwrap());
     let mut gives_back = false;
