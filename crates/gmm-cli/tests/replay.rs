@@ -111,18 +111,18 @@ fn each_allocator_has_an_object() {
 #[test]
 fn what_would_have_run_out_is_said_with_the_line_and_the_cause() {
     let folder = Folder::new("capacity");
-    // A small block in each segment keeps it from being given back.
-    let size = 30 * MIB;
+    // Six segments of 32 MiB, in each of which a small block keeps it from being given back.
     let mut list = String::new();
     for id in 0..6 {
-        list += &format!("a {id} {size} 0\na {} {} 0\n", 10 + id, 2 * MIB);
+        list += &format!("a {} {} 0\nf {0}\n", 20 + id, 32 * MIB);
+        list += &format!("a {id} {} 0\na {} {} 0\n", 30 * MIB, 10 + id, 2 * MIB);
     }
     list += "f 0\nf 2\nf 4\n";
     list += &format!("a 6 {} 0\n", 80 * MIB);
     let file = folder.file("list.txt", list);
     let objects = json(&[&file, "--allocator", "best-fit,stitching", "--capacity", "200MiB"]);
     assert_eq!(objects[0]["capacity_bytes"], 200 * MIB);
-    assert_eq!(objects[0]["out_of_memory_at"], 16, "the last line");
+    assert_eq!(objects[0]["out_of_memory_at"], 28, "the last line");
     assert_eq!(objects[0]["out_of_memory"]["cause"], "fragmented");
     assert_eq!(objects[0]["out_of_memory"]["requested_bytes"], 80 * MIB);
     assert_eq!(objects[1]["out_of_memory_at"], Value::Null);
@@ -130,7 +130,7 @@ fn what_would_have_run_out_is_said_with_the_line_and_the_cause() {
     let output = gmm(&[&file, "--capacity", "200MiB", "-a", "best-fit"]);
     assert!(output.status.success(), "that it runs out is an answer, no failure");
     let lines = text(&output.stdout);
-    let wanted = "best-fit runs out of 200.0 MiB at operation 16: 80.0 MiB on stream 0";
+    let wanted = "best-fit runs out of 200.0 MiB at operation 28 of 28: 80.0 MiB on stream 0";
     assert!(lines.contains(wanted), "{lines}");
 }
 

@@ -106,24 +106,31 @@ pub(super) fn what_to_do(advice: &Advice) -> Vec<String> {
     let least = |tried: &Tried| tried.min_capacity_bytes.map_or("no device".into(), size);
     match advice.capacity_bytes {
         Some(capacity) => {
-            let (fit, not): (Vec<&Tried>, Vec<&Tried>) =
-                settings(advice).partition(|tried| tried.fits == Some(true));
-            let list = |tried: &[&Tried]| {
-                let one = |tried: &&Tried| format!("{} ({})", name(tried), least(tried));
-                tried.iter().map(one).collect::<Vec<_>>().join(", ")
-            };
-            if !fit.is_empty() {
-                told.push(format!("Fits on {} (needs): {}.", size(capacity), list(&fit)));
-            }
-            if !not.is_empty() {
-                told.push(format!("Does not fit (needs): {}.", list(&not)));
-            }
             if advice.needed_bytes > capacity {
                 told.push(format!(
                     "{} are needed at once, {} more than there are: only less live memory at this \
                      point (smaller batches, recomputation, offloading) or a larger device helps.",
                     size(advice.needed_bytes),
                     size(advice.needed_bytes - capacity)
+                ));
+            }
+            let (fit, not): (Vec<&Tried>, Vec<&Tried>) =
+                settings(advice).partition(|tried| tried.fits == Some(true));
+            if !fit.is_empty() {
+                let one = |tried: &&Tried| format!("{} (needs {})", name(tried), least(tried));
+                let list = fit.iter().map(one).collect::<Vec<_>>().join(", ");
+                told.push(format!("Fits on {}: {list}.", size(capacity)));
+            }
+            let needs = || not.iter().filter_map(|tried| tried.min_capacity_bytes);
+            if let Some((low, high)) = needs().min().zip(needs().max()) {
+                told.push(format!(
+                    "Of PyTorch's settings that were tried {} of {} do not fit on {}: they need {} \
+                     to {}.",
+                    not.len(),
+                    not.len() + fit.len(),
+                    size(capacity),
+                    size(low),
+                    size(high)
                 ));
             }
         }

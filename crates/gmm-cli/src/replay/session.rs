@@ -1,7 +1,7 @@
 //! Reads the files, replays what they record, and gives the results as they come.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -18,6 +18,7 @@ use super::record::{Record, Subject};
 use super::remaps::remaps;
 use super::story::Story;
 use super::{advice, export, measure, recorded, summary};
+use crate::process::print;
 
 /// The width of what is no terminal.
 const PLAIN_WIDTH: usize = 100;
@@ -202,7 +203,7 @@ impl Session<'_> {
             let nr_events = recording.events().len();
             summary::text(records, story, nr_events, &trace.sites, width()) + "\n"
         };
-        self.progress.suspend(|| print(&text)).context("can't write to standard output")
+        self.progress.suspend(|| print(&text))
     }
 }
 
@@ -222,13 +223,4 @@ fn width() -> usize {
         0 => PLAIN_WIDTH,
         columns => usize::from(columns),
     })
-}
-
-/// A reader that has gone away, as `head` does, is no error.
-fn print(text: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result,
-    }
 }

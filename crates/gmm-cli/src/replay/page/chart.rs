@@ -70,10 +70,11 @@ pub(super) fn chart(lines: &[Line<'_>], capacity_bytes: Option<u64>, marked: usi
         let _ = writeln!(
             svg,
             "<line class=\"one\" x1=\"{LEFT}\" x2=\"{0}\" y1=\"{1:.1}\" y2=\"{1:.1}\"/>\
-             <text class=\"label\" x=\"{0}\" y=\"{2:.1}\">capacity {3}</text>",
+             <text class=\"note\" x=\"{2}\" y=\"{3:.1}\">capacity {4}</text>",
             WIDTH - RIGHT,
             y(capacity),
-            y(capacity) - 4.0,
+            LEFT + 6.0,
+            y(capacity) - 5.0,
             display_bytes(capacity)
         );
     }
