@@ -66,9 +66,12 @@ mod tests {
 
     #[test]
     fn holes_are_what_no_block_has() {
-        let segment = |mapped: &[Range<u64>]| Mapped { mapped: mapped.to_vec(), is_whole: false };
+        let segment = |mapped: &[(u64, u64)]| {
+            let mapped = mapped.iter().map(|&(start, end)| start..end).collect();
+            Mapped { mapped, is_whole: false }
+        };
         let picture = Picture {
-            segments: vec![segment(&[10..20, 30..50]), segment(&[50..60])],
+            segments: vec![segment(&[(10, 20), (30, 50)]), segment(&[(50, 60)])],
             blocks: vec![(12..20, 0), (30..35, 1), (40..45, 2), (50..60, 3)],
             reserved_bytes: 40,
             live_bytes: 28,

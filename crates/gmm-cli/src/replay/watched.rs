@@ -47,7 +47,8 @@ impl Watch {
         let state = self.0.borrow();
         let segments = state.reserved.iter().map(|(&start, &end)| {
             let mapped: Vec<_> = state.mapped.within(start..end).collect();
-            Mapped { is_whole: mapped == [start..end], mapped }
+            let is_whole = matches!(&*mapped, [only] if *only == (start..end));
+            Mapped { mapped, is_whole }
         });
         segments.filter(|segment| !segment.mapped.is_empty()).collect()
     }

@@ -25,21 +25,22 @@ pub(super) struct Line<'a> {
     pub(super) timeline: &'a Timeline,
 }
 
-/// Live memory of the first line as an area, reserved memory of all as lines. `marked` is the number
+/// Live memory as an area (of the line that goes on longest: a replay that ran out has ended), reserved memory of all as lines. `marked` is the number
 /// of an operation that is worth a mark.
 pub(super) fn chart(lines: &[Line<'_>], capacity_bytes: Option<u64>, marked: usize) -> String {
-    let Some(first) = lines.first() else { return String::new() };
+    let longest = lines.iter().rev().max_by_key(|line| line.timeline.stretches().len());
+    let Some(longest) = longest else { return String::new() };
     let stretches = lines.iter().flat_map(|line| line.timeline.stretches());
     let most = stretches.map(|s| s.reserved_bytes.max(s.live_bytes)).max().unwrap_or(0).max(1);
     let capacity = capacity_bytes.filter(|&bytes| bytes as f64 <= most as f64 * CAPACITY_IN_SIGHT);
     let top = most.max(capacity.unwrap_or(0)) as f64 * 1.04;
     let y = |bytes: u64| HEIGHT - BOTTOM - bytes as f64 / top * (HEIGHT - BOTTOM - TOP);
-    let nr = first.timeline.nr_operations().max(1) as f64;
+    let nr = longest.timeline.nr_operations().max(1) as f64;
     let x = |operation: usize| LEFT + operation as f64 / nr * (WIDTH - LEFT - RIGHT);
     let mut svg = format!(
         "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"live and reserved memory \
          over {} operations\">\n",
-        first.timeline.nr_operations()
+        longest.timeline.nr_operations()
     );
     for tick in ticks(top) {
         let _ = writeln!(
@@ -54,7 +55,7 @@ pub(super) fn chart(lines: &[Line<'_>], capacity_bytes: Option<u64>, marked: usi
         );
     }
     let mut area = format!("M{LEFT} {:.1}", y(0));
-    steps(&mut area, first.timeline, x, y, |stretch| stretch.0);
+    steps(&mut area, longest.timeline, x, y, |stretch| stretch.0);
     let _ = writeln!(svg, "<path class=\"live\" d=\"{area}V{:.1}Z\"/>", y(0));
     for line in lines {
         let mut path = format!("M{LEFT} {:.1}", y(0));

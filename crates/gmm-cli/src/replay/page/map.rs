@@ -135,15 +135,16 @@ mod tests {
     use super::*;
     use crate::replay::watched::Mapped;
 
-    fn segment(mapped: &[Range<u64>]) -> Mapped {
-        Mapped { mapped: mapped.to_vec(), is_whole: false }
+    fn segment(mapped: &[(u64, u64)]) -> Mapped {
+        let mapped = mapped.iter().map(|&(start, end)| start..end).collect();
+        Mapped { mapped, is_whole: false }
     }
 
     #[test]
     fn blocks_lie_in_their_segments() {
         let picture = Picture {
             // Two segments; the second has a hole of addresses, which is not drawn.
-            segments: vec![segment(&[1000..1960]), segment(&[5000..5480, 9000..9480])],
+            segments: vec![segment(&[(1000, 1960)]), segment(&[(5000, 5480), (9000, 9480)])],
             blocks: vec![(1000..1480, 0), (9000..9240, 1), (9240..9480, 1)],
             reserved_bytes: 1920,
             live_bytes: 960,
@@ -161,7 +162,7 @@ mod tests {
     fn what_crosses_rows_is_cut_and_small_blocks_are_one() {
         let blocks = (0..1000).map(|nr| (nr * 10..nr * 10 + 10, 0)).collect();
         let picture = Picture {
-            segments: vec![segment(&[0..10_000])],
+            segments: vec![segment(&[(0, 10_000)])],
             blocks,
             reserved_bytes: 10_000,
             live_bytes: 10_000,
