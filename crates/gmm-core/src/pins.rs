@@ -53,7 +53,7 @@ impl Space {
     fn pin_page(&self, entry: &Entry, page: PageNr, node: &Node) -> Result<u8> {
         let addr = page.start();
         let (processor, access, cause) = (None, Access::Read, Cause::Prefetch);
-        let want = Want { page, addr, node, processor, access, cause };
+        let want = Want { page, addr, node, processor, access, cause, since: None };
         for _ in 0..MAX_TRIES {
             // Here, it stays here.
             let mut m = entry.lock();
