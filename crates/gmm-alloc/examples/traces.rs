@@ -21,9 +21,10 @@ const CARD_BYTES: u64 = 141 << 30;
 type Make = fn(u64) -> Box<dyn Allocator>;
 
 /// Each allocator by the name that it is asked for with.
-const ALLOCATORS: [(&str, Make); 4] = [
+const ALLOCATORS: [(&str, Make); 5] = [
     ("stitching", |frames| Box::new(Stitching::new(PureBackend::new(frames)))),
     ("pytorch", |frames| Box::new(Caching::new(PureBackend::new(frames)))),
+    ("pytorch-expandable", |frames| Box::new(Caching::expandable(PureBackend::new(frames)))),
     ("best-fit", |frames| Box::new(Heap::best_fit(PureBackend::new(frames)))),
     ("bfc", |frames| Box::new(Heap::bfc(PureBackend::new(frames)))),
 ];

@@ -62,11 +62,6 @@ impl Fences {
         Ok(())
     }
 
-    /// Whether nothing uses the memory any more.
-    pub(crate) fn reached<B: Backend>(&self, memory: &mut Memory<B>) -> bool {
-        self.iter().all(|(stream, mark)| memory.reached(stream, mark))
-    }
-
     /// Waits until nothing uses the memory any more.
     pub(crate) fn wait<B: Backend>(&self, memory: &mut Memory<B>) -> Result<()> {
         for (stream, mark) in self.iter() {

@@ -5,7 +5,8 @@
 //! | name | what it is |
 //! |---|---|
 //! | `stitching` | [`Stitching`]: assembles free frames, from anywhere, under ranges of addresses: ours |
-//! | `pytorch` | [`Caching`]: PyTorch's published policy, with its settings |
+//! | `pytorch` | [`Caching`]: PyTorch's published policy, with its settings ([`CachingConfig`]) |
+//! | `pytorch-expandable` | [`Caching::expandable`]: the same with expandable segments |
 //! | `best-fit` | [`Heap::best_fit`]: segments cut to measure, the smallest hole that fits, coalescing |
 //! | `bfc` | [`Heap::bfc`]: best fit with coalescing as TensorFlow's documentation describes it |
 //!
@@ -28,7 +29,7 @@ mod stitching;
 
 pub use allocator::{Allocation, Allocator, BlockId, StreamId};
 pub use backend::{Backend, BackendError, Mark};
-pub use caching::{Caching, CachingConfig};
+pub use caching::{Caching, CachingConfig, ConfigError, Divisions};
 pub use capacity::smallest_capacity;
 pub use error::{Action, Cause, Error, OutOfMemory, Result};
 pub use heap::Heap;

@@ -134,6 +134,24 @@ impl<B: Backend> Memory<B> {
         Ok(Some(at))
     }
 
+    /// Maps new memory at reserved pages. False if there are not enough frames. No frame stays in
+    /// the pool.
+    pub(crate) fn map_new(&mut self, at: PageNr, nr_pages: u64) -> Result<bool> {
+        let enough = self.unreserved_bytes() / PAGE_SIZE + self.nr_pooled() >= nr_pages;
+        let mapped = match enough {
+            true => self.fill_pool(nr_pages).and_then(|filled| match filled {
+                true => self.map(at, nr_pages).map(|()| true),
+                false => Ok(false),
+            }),
+            false => Ok(false),
+        };
+        if !matches!(mapped, Ok(true)) {
+            // What can't go back stays in the pool, counted as reserved, for the next time.
+            let _ = self.drain_pool(0);
+        }
+        mapped
+    }
+
     /// Unmaps a segment and gives its addresses back; its memory is in the pool then. If it fails
     /// the segment is as it was.
     pub(crate) fn close_segment(&mut self, at: PageNr, nr_pages: u64) -> Result<()> {

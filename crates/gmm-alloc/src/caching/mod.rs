@@ -10,11 +10,18 @@
 //!   looked at when something is allocated.
 //! - If the device has no more memory, first blocks that are too large to be split are given back,
 //!   then every segment that nothing lives in; then it is out of memory.
+//! - With *expandable* segments, each pool of each stream has one segment that grows by pages of
+//!   2 MiB or 20 MiB. Blocks are always split; if memory runs out, all pages that nothing lives in
+//!   are unmapped.
+//!
+//! What recordings of PyTorch itself say of it, `tests/recorded.rs` compares.
 
+mod conf_text;
 mod config;
+mod expandable;
 mod pools;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use gmm_core::{PAGE_SIZE, PageNr, VirtAddr};
 
@@ -22,26 +29,34 @@ use crate::block::Live;
 use crate::fences::Fences;
 use crate::memory::{Memory, Request};
 use crate::pieces::{Index, Pieces};
-use crate::{Allocation, Allocator, Backend, BlockId, Error, Result, Stats, StreamId};
-pub use config::CachingConfig;
-use config::{LARGE_SEGMENT_BYTES, MIN_BLOCK_BYTES, SMALL_BYTES, segment_bytes};
+use crate::{Allocation, Allocator, Backend, BlockId, Error, Mark, Result, Stats, StreamId};
+pub use conf_text::ConfigError;
+pub use config::{CachingConfig, Divisions};
+use config::{MIN_BLOCK_BYTES, SMALL_BYTES, segment_bytes};
 use pools::{Block, Pool, Pools, State};
 
 /// PyTorch's published policy: small and large pools for each stream, best fit within segments that
-/// stay until memory runs out. Without expandable segments.
+/// stay until memory runs out, or grow and shrink.
 pub struct Caching<B> {
     config: CachingConfig,
     memory: Memory<B>,
     pieces: Pieces<Block>,
     pools: Pools,
-    /// Blocks that were freed while other streams used them, in the order of their frees.
-    pending: VecDeque<(Index, Fences)>,
+    /// For each stream, the blocks of other streams that were freed while it used them, and the
+    /// point that it had come to.
+    pending: BTreeMap<StreamId, VecDeque<(Index, Mark)>>,
 }
 
 impl<B: Backend> Caching<B> {
     /// PyTorch's allocator with its default settings.
     pub fn new(backend: B) -> Self {
         Self::with_config(backend, CachingConfig::default())
+    }
+
+    /// PyTorch's allocator with expandable segments, else its default settings.
+    pub fn expandable(backend: B) -> Self {
+        let config = CachingConfig { expandable_segments: true, ..CachingConfig::default() };
+        Self::with_config(backend, config)
     }
 
     /// PyTorch's allocator as a user has set it up.
@@ -51,7 +66,7 @@ impl<B: Backend> Caching<B> {
             memory: Memory::new(backend),
             pieces: Pieces::new(),
             pools: Pools::default(),
-            pending: VecDeque::new(),
+            pending: BTreeMap::new(),
         }
     }
 
@@ -65,29 +80,48 @@ impl<B: Backend> Caching<B> {
         self.memory.backend_mut()
     }
 
-    /// Frees the pending blocks, from the oldest on, whose work has ended.
+    /// Frees the pending blocks whose work has ended. Streams are asked in the order of their
+    /// work, each until one says no.
     fn free_reached(&mut self) {
-        while let Some((_, fences)) = self.pending.front()
-            && fences.reached(&mut self.memory)
-        {
-            let (index, _) = self.pending.pop_front().expect("there is a first");
-            self.make_free(index);
+        let streams: Vec<StreamId> = self.pending.keys().copied().collect();
+        for stream in streams {
+            while let Some(&(_, mark)) = self.pending[&stream].front()
+                && self.memory.reached(stream, mark)
+            {
+                self.end_first_use(stream);
+            }
         }
+        self.pending.retain(|_, blocks| !blocks.is_empty());
     }
 
     /// Waits for the work of all pending blocks and frees them.
     fn free_pending(&mut self) -> Result<()> {
-        while let Some((index, fences)) = self.pending.front() {
-            fences.wait(&mut self.memory)?;
-            let index = *index;
-            self.pending.pop_front();
-            self.make_free(index);
+        while let Some((&stream, blocks)) = self.pending.first_key_value() {
+            match blocks.front() {
+                Some(&(_, mark)) => {
+                    if !self.memory.reached(stream, mark) {
+                        self.memory.wait(stream, mark)?;
+                    }
+                    self.end_first_use(stream);
+                }
+                None => drop(self.pending.remove(&stream)),
+            }
         }
         Ok(())
     }
 
-    /// Puts a block into its pool, one with its free neighbours.
-    fn make_free(&mut self, mut index: Index) {
+    /// The first block that waits for a stream need not any more.
+    fn end_first_use(&mut self, stream: StreamId) {
+        let first = self.pending.get_mut(&stream).and_then(VecDeque::pop_front);
+        let Some((index, _)) = first else { return };
+        match &mut self.pieces[index].data.state {
+            State::Pending { nr_streams } if *nr_streams > 1 => *nr_streams -= 1,
+            _ => drop(self.make_free(index)),
+        }
+    }
+
+    /// Puts a block into its pool, one with its free neighbours; returns what they are together.
+    fn make_free(&mut self, mut index: Index) -> Index {
         let since = self.pools.now(self.pieces[index].data.pool);
         self.pieces[index].data.state = State::Free { since };
         let is_free = |pieces: &Pieces<Block>, index: Index| pieces[index].data.is_free();
@@ -106,24 +140,37 @@ impl<B: Backend> Caching<B> {
             self.pieces[index].data.state = State::Free { since };
         }
         self.pools.insert(&self.pieces, index);
+        index
     }
 
     /// The smallest free block that fits, if the settings let the request have it.
     fn find(&self, pool: Pool, request: Request) -> Option<Index> {
         let needed = request.needed_bytes;
-        let (len, index) = self.pools.best(pool, request.stream, needed)?;
+        let mut fitting = self.pools.fitting(pool, request.stream, needed);
+        let (mut len, mut index) = fitting.next()?;
+        if self.config.expandable_segments {
+            // The end of what is mapped counts as being as long as it can grow.
+            while let Some((next_len, next)) = fitting.next()
+                && self.expandable_len(next) < self.expandable_len(index)
+            {
+                (len, index) = (next_len, next);
+            }
+        }
         let max_split = self.config.max_split();
         let spared = needed < max_split && len >= max_split;
-        let too_large = needed >= max_split && len - needed >= LARGE_SEGMENT_BYTES;
+        let too_large = needed >= max_split && len - needed >= self.config.max_non_split_rounding();
         (!spared && !too_large).then_some(index)
     }
 
     /// Makes a segment for a request; none if the device has no more memory.
     fn grow(&mut self, pool: Pool, request: Request) -> Result<Option<Index>> {
+        if self.config.expandable_segments {
+            return self.expand(pool, request);
+        }
         let len = segment_bytes(request.needed_bytes);
         let Some(at) = self.memory.open_segment(len / PAGE_SIZE)? else { return Ok(None) };
         let state = State::Free { since: self.pools.now(pool) };
-        let block = Block { stream: request.stream, pool, state };
+        let block = Block { stream: request.stream, pool, expandable: None, state };
         let index = self.pieces.insert(at.start().0, len, block);
         self.pools.insert(&self.pieces, index);
         Ok(Some(index))
@@ -164,8 +211,9 @@ impl<B: Backend> Caching<B> {
         }
         let mut reclaimed = 0;
         while reclaimed < target && !ages.is_empty() {
-            let mean = ages.iter().map(|(_, age)| age).sum::<u64>() / ages.len() as u64;
-            let (old, young): (Vec<_>, Vec<_>) = ages.iter().partition(|(_, age)| *age >= mean);
+            // Those that are as old as the mean, or older.
+            let (nr, sum) = (ages.len() as u64, ages.iter().map(|(_, age)| age).sum::<u64>());
+            let (old, young): (Vec<_>, Vec<_>) = ages.iter().partition(|(_, age)| *age * nr >= sum);
             for (index, _) in old {
                 reclaimed += self.pieces[index].len;
                 self.close(index)?;
@@ -180,7 +228,8 @@ impl<B: Backend> Caching<B> {
     fn close_oversize(&mut self, pool: Pool, request: Request) -> Result<bool> {
         let Some(max_split) = self.config.max_split_size_bytes else { return Ok(false) };
         let wanted = request.needed_bytes.max(max_split);
-        if let Some((_, index)) = self.pools.best(pool, request.stream, wanted)
+        let best = self.pools.fitting(pool, request.stream, wanted).next();
+        if let Some((_, index)) = best
             && self.pieces.is_alone(index)
         {
             self.close(index)?;
@@ -201,6 +250,10 @@ impl<B: Backend> Caching<B> {
     /// Gives back all segments that nothing lives in, once all work on them has ended.
     fn close_empty(&mut self) -> Result<()> {
         self.free_pending()?;
+        if self.config.expandable_segments {
+            let free: Vec<Index> = self.pools.all().collect();
+            return free.into_iter().try_for_each(|index| self.contract(index));
+        }
         for pool in [Pool::Large, Pool::Small] {
             for index in self.empty_segments(pool) {
                 self.close(index)?;
@@ -214,11 +267,16 @@ impl<B: Backend> Caching<B> {
         if let Some(found) = self.find(pool, request) {
             return Ok(found);
         }
-        self.collect_garbage()?;
+        // Neither looks at expandable segments.
+        let fixed = !self.config.expandable_segments;
+        if fixed {
+            self.collect_garbage()?;
+        }
         if let Some(grown) = self.grow(pool, request)? {
             return Ok(grown);
         }
-        if self.close_oversize(pool, request)?
+        if fixed
+            && self.close_oversize(pool, request)?
             && let Some(grown) = self.grow(pool, request)?
         {
             return Ok(grown);
@@ -231,15 +289,23 @@ impl<B: Backend> Caching<B> {
     }
 
     fn out_of_memory(&self, request: Request) -> Error {
-        let hole = self.pools.largest().max(self.memory.unreserved_bytes());
+        let unreserved = self.memory.unreserved_bytes();
+        // The end of an expandable segment can be continued with what is not reserved.
+        let growth = |index: Index| match self.pieces[index].next() {
+            Some(next) if self.pieces[next].data.is_unmapped() => unreserved,
+            _ => 0,
+        };
+        let holes = self.pools.all().map(|index| self.pieces[index].len + growth(index));
+        let hole = holes.max().unwrap_or(0).max(unreserved);
         self.memory.out_of_memory(request, self.pools.free_bytes, hole)
     }
 
     fn splits(&self, pool: Pool, len: u64, needed_bytes: u64) -> bool {
         let rest = len - needed_bytes;
-        match pool {
-            Pool::Small => rest >= MIN_BLOCK_BYTES,
-            Pool::Large => needed_bytes < self.config.max_split() && rest > SMALL_BYTES,
+        if pool == Pool::Small || self.config.expandable_segments {
+            rest >= MIN_BLOCK_BYTES
+        } else {
+            needed_bytes < self.config.max_split() && rest > SMALL_BYTES
         }
     }
 
@@ -254,25 +320,21 @@ impl<B: Backend> Caching<B> {
 
 impl<B: Backend> Allocator for Caching<B> {
     fn name(&self) -> &'static str {
-        "pytorch"
+        if self.config.expandable_segments { "pytorch-expandable" } else { "pytorch" }
     }
 
     fn allocate(&mut self, size_bytes: u64, stream: StreamId) -> Result<Allocation> {
         self.free_reached();
         let needed_bytes = self.config.rounded(size_bytes);
         let request = Request { size_bytes, needed_bytes, stream };
-        if needed_bytes > self.memory.capacity_bytes() {
-            return Err(self.out_of_memory(request));
-        }
         let pool = if needed_bytes <= SMALL_BYTES { Pool::Small } else { Pool::Large };
         self.pools.request(pool);
         let index = self.obtain(pool, request)?;
         self.pools.remove(&self.pieces, index);
         if self.splits(pool, self.pieces[index].len, needed_bytes) {
-            let State::Free { since } = self.pieces[index].data.state else {
-                unreachable!("only free blocks are in a pool");
-            };
-            let rest = Block { stream, pool, state: State::Free { since } };
+            let state = State::Free { since: self.pools.now(pool) };
+            let expandable = self.pieces[index].data.expandable;
+            let rest = Block { stream, pool, expandable, state };
             let rest = self.pieces.split(index, needed_bytes, rest);
             self.pools.insert(&self.pieces, rest);
         }
@@ -299,9 +361,11 @@ impl<B: Backend> Allocator for Caching<B> {
         if others.is_empty() {
             self.make_free(index);
         } else {
-            let fences = Fences::of(&mut self.memory, others);
-            self.pieces[index].data.state = State::Pending;
-            self.pending.push_back((index, fences));
+            self.pieces[index].data.state = State::Pending { nr_streams: others.len() };
+            for stream in others {
+                let mark = self.memory.mark(stream);
+                self.pending.entry(stream).or_default().push_back((index, mark));
+            }
         }
         Ok(())
     }

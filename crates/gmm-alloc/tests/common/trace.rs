@@ -84,18 +84,23 @@ impl Trace {
     }
 }
 
-/// The real traces, by name: in the folder `$GMM_TRACES`, or in `shared/traces/events` beside the
-/// checkout. None, said aloud, if there is no such folder.
+/// The real event lists, by name. None, said aloud, if they are not at hand.
 pub(crate) fn real_traces() -> Vec<Trace> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces/events");
-    let folder = std::env::var_os("GMM_TRACES").map_or(beside, PathBuf::from);
+    real_files("events", "txt").iter().map(|path| Trace::read(path)).collect()
+}
+
+/// The files that end so in a folder of the real traces, by name: of the one that `GMM_TRACES` names, or
+/// `../shared/traces` beside the checkout. None, said aloud, if they are not at hand.
+pub(crate) fn real_files(folder: &str, extension: &str) -> Vec<PathBuf> {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
+    let folder = std::env::var_os("GMM_TRACES").map_or(beside, PathBuf::from).join(folder);
     let Ok(entries) = std::fs::read_dir(&folder) else {
         eprintln!("SKIPPED: no traces in {}; GMM_TRACES names a folder", folder.display());
         return Vec::new();
     };
     let paths = entries.map(|entry| entry.expect("the folder can be read").path());
     let mut paths: Vec<_> =
-        paths.filter(|path| path.extension().is_some_and(|is| is == "txt")).collect();
+        paths.filter(|path| path.extension().is_some_and(|is| is == extension)).collect();
     paths.sort();
-    paths.iter().map(|path| Trace::read(path)).collect()
+    paths
 }

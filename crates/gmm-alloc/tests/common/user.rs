@@ -145,8 +145,14 @@ impl User {
         assert!(stats.peak_live_bytes >= live && stats.peak_reserved_bytes >= stats.reserved_bytes);
     }
 
-    /// Frees all: then nothing is kept, and the whole device can be had in one piece.
+    /// Frees all: then nothing is kept, and the whole device can be had in one piece; as much of
+    /// it as there are whole granules, if the allocator maps by granules.
     pub(crate) fn finish(mut self, capacity_bytes: u64) {
+        let granule_bytes = match self.allocator.name() {
+            "pytorch-expandable" => 20 << 20,
+            _ => PAGE_SIZE,
+        };
+        let capacity_bytes = capacity_bytes / granule_bytes * granule_bytes;
         while !self.held.is_empty() {
             assert_eq!(self.step(Step::Free { which: 0, stream: None }), Ok(true));
         }

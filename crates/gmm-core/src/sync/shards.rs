@@ -46,7 +46,7 @@ impl<T, const N: usize> Shards<T, N> {
 /// (Fibonacci hashing, Knuth, The Art of Computer Programming, 6.4).
 pub(crate) fn shard_of(by: u64, nr_shards: usize) -> usize {
     let hash = by.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-    (hash * nr_shards as u64 >> 32) as usize
+    ((hash * nr_shards as u64) >> 32) as usize
 }
 
 impl<T, const N: usize> Default for Shards<T, N> {

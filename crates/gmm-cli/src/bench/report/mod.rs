@@ -12,8 +12,7 @@ use std::fmt::Write as _;
 use figures::{FIGURES, Figure};
 
 use super::record::{Record, display_seconds, significant};
-
-const STYLE: &str = include_str!("style.css");
+use crate::page::{document, escape};
 
 /// The page.
 pub(super) fn page(records: &[Record]) -> String {
@@ -21,17 +20,14 @@ pub(super) fn page(records: &[Record]) -> String {
         .iter()
         .map(|figure| (figure, records.iter().filter(|r| (figure.belongs)(r)).collect()))
         .collect();
-    let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>GMM, measured</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n\
-         <h1>GMM, measured</h1>\n\
+    let mut page = String::from(
+        "<h1>GMM, measured</h1>\n\
          <p class=\"lead\">What <code>gmm bench</code> found on one machine, beside what the paper's \
          evaluation reports (section 6, and the switch of section 7). The XPU here is the host XPU: a \
          process with a page table, faults and memory of its own, on the same processors. Its speeds say \
          nothing about a card; how a subject compares with its baseline, measured in turn, is what can be \
          compared. Bars and points are medians: bars are blue of GMM, grey of baselines. Whiskers go from the least to the \
-         greatest repeat; one without an end goes on beyond the plot.</p>\n"
+         greatest repeat; one without an end goes on beyond the plot.</p>\n",
     );
     page.push_str("<h2>The machine</h2>\n<table class=\"machine\">\n");
     for (what, value) in machine::describe() {
@@ -65,8 +61,7 @@ pub(super) fn page(records: &[Record]) -> String {
         }
     }
     all_results(&mut page, records);
-    page.push_str("</main>\n</body>\n</html>\n");
-    page
+    document("GMM, measured", "", &page)
 }
 
 fn section(page: &mut String, figure: &Figure, records: &[&Record]) {
@@ -115,11 +110,6 @@ fn all_results(page: &mut String, records: &[Record]) {
 
 fn anchor(figure: &Figure) -> String {
     figure.name.to_lowercase().replace(' ', "-")
-}
-
-/// Text as HTML.
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

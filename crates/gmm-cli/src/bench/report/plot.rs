@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use gmm::display_bytes;
 
-use super::escape;
 use crate::bench::record::significant;
+use crate::page::escape;
 
 /// One bar.
 pub(super) struct Bar {
