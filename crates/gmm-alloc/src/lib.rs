@@ -22,6 +22,7 @@ mod error;
 mod fences;
 mod heap;
 mod memory;
+mod pending;
 mod pieces;
 mod pure;
 mod stats;
