@@ -2,7 +2,7 @@
 //! was mapped to get there.
 //!
 //! ```console
-//! $ cargo run --release -p gmm-alloc --example traces
+//! $ cargo run --release -p gmm-alloc --all-features --example traces
 //! $ GMM_TRACES=FOLDER cargo run --release -p gmm-alloc --example traces -- stitching
 //! ```
 
@@ -21,7 +21,9 @@ const CARD_BYTES: u64 = 141 << 30;
 type Make = fn(u64) -> Box<dyn Allocator>;
 
 /// Each allocator by the name that it is asked for with.
-const ALLOCATORS: [(&str, Make); 5] = [
+const ALLOCATORS: &[(&str, Make)] = &[
+    #[cfg(feature = "jemalloc")]
+    ("jemalloc", |frames| Box::new(gmm_alloc::Jemalloc::new(PureBackend::new(frames)))),
     ("stitching", |frames| Box::new(Stitching::new(PureBackend::new(frames)))),
     ("pytorch", |frames| Box::new(Caching::new(PureBackend::new(frames)))),
     ("pytorch-expandable", |frames| Box::new(Caching::expandable(PureBackend::new(frames)))),

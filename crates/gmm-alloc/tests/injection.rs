@@ -33,7 +33,7 @@ proptest! {
 
     #[test]
     fn each_call_may_fail(steps in steps(3, FRAMES * PAGE_SIZE)) {
-        for make in ALLOCATORS {
+        for &make in ALLOCATORS {
             let nr_calls = (0..).find(|&failing| !run(make, &steps, failing));
             prop_assert!(nr_calls.is_some());
         }

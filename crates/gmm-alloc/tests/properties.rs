@@ -10,7 +10,7 @@ use proptest::prelude::*;
 const FRAMES: u64 = 32;
 
 fn run(steps: &[Step], lag: u64) {
-    for make in ALLOCATORS {
+    for &make in ALLOCATORS {
         let mut user = User::new(make, &Device::new(FRAMES, lag));
         for &step in steps {
             user.step(step).unwrap();

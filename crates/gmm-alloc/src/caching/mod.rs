@@ -21,15 +21,14 @@ mod config;
 mod expandable;
 mod pools;
 
-use std::collections::{BTreeMap, VecDeque};
-
 use gmm_core::{PAGE_SIZE, PageNr, VirtAddr};
 
 use crate::block::Live;
 use crate::fences::Fences;
 use crate::memory::{Memory, Request};
+use crate::pending::Pending;
 use crate::pieces::{Index, Pieces};
-use crate::{Allocation, Allocator, Backend, BlockId, Error, Mark, Result, Stats, StreamId};
+use crate::{Allocation, Allocator, Backend, BlockId, Error, Result, Stats, StreamId};
 pub use conf_text::ConfigError;
 pub use config::{CachingConfig, Divisions};
 use config::{MIN_BLOCK_BYTES, SMALL_BYTES, segment_bytes};
@@ -42,9 +41,8 @@ pub struct Caching<B> {
     memory: Memory<B>,
     pieces: Pieces<Block>,
     pools: Pools,
-    /// For each stream, the blocks of other streams that were freed while it used them, and the
-    /// point that it had come to.
-    pending: BTreeMap<StreamId, VecDeque<(Index, Mark)>>,
+    /// Blocks that were freed while other streams used them.
+    pending: Pending,
 }
 
 impl<B: Backend> Caching<B> {
@@ -66,7 +64,7 @@ impl<B: Backend> Caching<B> {
             memory: Memory::new(backend),
             pieces: Pieces::new(),
             pools: Pools::default(),
-            pending: BTreeMap::new(),
+            pending: Pending::default(),
         }
     }
 
@@ -80,44 +78,14 @@ impl<B: Backend> Caching<B> {
         self.memory.backend_mut()
     }
 
-    /// Frees the pending blocks whose work has ended. Streams are asked in the order of their
-    /// work, each until one says no.
-    fn free_reached(&mut self) {
-        let streams: Vec<StreamId> = self.pending.keys().copied().collect();
-        for stream in streams {
-            while let Some(&(_, mark)) = self.pending[&stream].front()
-                && self.memory.reached(stream, mark)
-            {
-                self.end_first_use(stream);
-            }
-        }
-        self.pending.retain(|_, blocks| !blocks.is_empty());
-    }
-
     /// Waits for the work of all pending blocks and frees them.
     fn free_pending(&mut self) -> Result<()> {
-        while let Some((&stream, blocks)) = self.pending.first_key_value() {
-            match blocks.front() {
-                Some(&(_, mark)) => {
-                    if !self.memory.reached(stream, mark) {
-                        self.memory.wait(stream, mark)?;
-                    }
-                    self.end_first_use(stream);
-                }
-                None => drop(self.pending.remove(&stream)),
-            }
+        let mut ended = Vec::new();
+        let waited = self.pending.wait(&mut self.memory, &mut ended);
+        for index in ended {
+            self.make_free(index);
         }
-        Ok(())
-    }
-
-    /// The first block that waits for a stream need not any more.
-    fn end_first_use(&mut self, stream: StreamId) {
-        let first = self.pending.get_mut(&stream).and_then(VecDeque::pop_front);
-        let Some((index, _)) = first else { return };
-        match &mut self.pieces[index].data.state {
-            State::Pending { nr_streams } if *nr_streams > 1 => *nr_streams -= 1,
-            _ => drop(self.make_free(index)),
-        }
+        waited
     }
 
     /// Puts a block into its pool, one with its free neighbours; returns what they are together.
@@ -324,7 +292,9 @@ impl<B: Backend> Allocator for Caching<B> {
     }
 
     fn allocate(&mut self, size_bytes: u64, stream: StreamId) -> Result<Allocation> {
-        self.free_reached();
+        for index in self.pending.take_reached(&mut self.memory) {
+            self.make_free(index);
+        }
         let needed_bytes = self.config.rounded(size_bytes);
         let request = Request { size_bytes, needed_bytes, stream };
         let pool = if needed_bytes <= SMALL_BYTES { Pool::Small } else { Pool::Large };
@@ -361,11 +331,8 @@ impl<B: Backend> Allocator for Caching<B> {
         if others.is_empty() {
             self.make_free(index);
         } else {
-            self.pieces[index].data.state = State::Pending { nr_streams: others.len() };
-            for stream in others {
-                let mark = self.memory.mark(stream);
-                self.pending.entry(stream).or_default().push_back((index, mark));
-            }
+            self.pieces[index].data.state = State::Pending;
+            self.pending.push(&mut self.memory, index, &others);
         }
         Ok(())
     }

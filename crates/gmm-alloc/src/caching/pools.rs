@@ -30,10 +30,8 @@ pub(super) enum State {
         since: u64,
     },
     Live(Live),
-    /// Freed, and waiting for the work of so many other streams.
-    Pending {
-        nr_streams: usize,
-    },
+    /// Freed, and waiting for the work of other streams.
+    Pending,
     /// Addresses of an expandable segment that nothing is mapped at: whole granules.
     Unmapped,
 }

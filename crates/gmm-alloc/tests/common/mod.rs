@@ -14,7 +14,9 @@ pub(crate) use user::User;
 pub(crate) type Make = fn(Device) -> Box<dyn Allocator>;
 
 /// All allocators there are.
-pub(crate) const ALLOCATORS: [Make; 6] = [
+pub(crate) const ALLOCATORS: &[Make] = &[
+    #[cfg(feature = "jemalloc")]
+    |device| Box::new(gmm_alloc::Jemalloc::new(device)),
     |device| Box::new(Stitching::new(device)),
     |device| Box::new(Heap::best_fit(device)),
     |device| Box::new(Heap::bfc(device)),
