@@ -75,7 +75,7 @@ fn each_allocator_has_an_object() {
             .find(|object| object["allocator"] == name)
             .unwrap_or_else(|| panic!("no {name} in {objects:?}"))
     };
-    for name in ["pytorch", "pytorch-expandable", "bfc", "best-fit", "stitching"] {
+    for name in ["pytorch", "pytorch-expandable", "bfc", "jemalloc", "best-fit", "stitching"] {
         let object = of(name);
         assert_eq!(object["file"], file.as_str());
         assert_eq!(object["device"], 0);

@@ -16,10 +16,12 @@ pub(super) struct Entry {
 }
 
 /// In the order in which `all` runs them.
-pub(super) const ALLOCATORS: [Entry; 5] = [
+pub(super) const ALLOCATORS: &[Entry] = &[
     Entry { name: "pytorch", make: |device| Box::new(Caching::new(device)) },
     Entry { name: "pytorch-expandable", make: |device| Box::new(Caching::expandable(device)) },
     Entry { name: "bfc", make: |device| Box::new(Heap::bfc(device)) },
+    #[cfg(feature = "jemalloc")]
+    Entry { name: "jemalloc", make: |device| Box::new(gmm_alloc::Jemalloc::new(device)) },
     Entry { name: "best-fit", make: |device| Box::new(Heap::best_fit(device)) },
     Entry { name: "stitching", make: |device| Box::new(Stitching::new(device)) },
 ];
@@ -34,7 +36,7 @@ impl Entry {
 /// What `--allocator` takes: names, or `all`.
 pub(super) fn parse(text: &str) -> Result<&'static [Entry], String> {
     if text == "all" {
-        return Ok(&ALLOCATORS);
+        return Ok(ALLOCATORS);
     }
     let at = ALLOCATORS.iter().position(|entry| entry.name == text);
     at.map(|at| &ALLOCATORS[at..=at]).ok_or_else(|| {
@@ -70,7 +72,7 @@ mod tests {
 
     #[test]
     fn names_are_those_that_the_allocators_have() {
-        for entry in &ALLOCATORS {
+        for entry in ALLOCATORS {
             assert_eq!(Recipe::Named(entry).make(1 << 30, None).name(), entry.name);
             assert_eq!(parse(entry.name).map(|found| found[0].name), Ok(entry.name));
         }

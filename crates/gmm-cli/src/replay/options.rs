@@ -14,7 +14,7 @@ pub struct Args {
     /// PyTorch memory snapshots, RMM logs, event lists, interval tables; also compressed with gzip
     #[arg(required = true, value_name = "FILE")]
     pub(super) files: Vec<PathBuf>,
-    /// Allocators to replay with, separated by commas: pytorch, pytorch-expandable, bfc, best-fit, stitching,
+    /// Allocators to replay with, separated by commas: pytorch, pytorch-expandable, bfc, jemalloc, best-fit, stitching,
     /// or all
     #[arg(long, short, value_name = "NAME,...", default_value = "all", value_delimiter = ',')]
     #[arg(value_parser = allocators::parse)]
