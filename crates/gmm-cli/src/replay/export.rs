@@ -197,7 +197,7 @@ mod tests {
         }
         let original = builder.finish(Vec::new());
         let program = Program::new(&original, Failed::LeftOut);
-        for entry in &ALLOCATORS {
+        for entry in ALLOCATORS {
             let recording = record(&program, Recipe::Named(entry), 1 << 40).unwrap();
             assert_eq!(recording.device(), 3);
             assert!(recording.has_addresses());
