@@ -123,11 +123,12 @@ fn main() -> ExitCode {
         space.fault(processor, range.start.plus(page).start(), Access::Write)
     };
     let cpu = space.cpu();
-    for page in 0..NR_PAGES {
-        fault(cpu, page).expect("a first touch is served");
-    }
     // So far apart that they make no run.
-    let pages = (0..times).map(|n| n * 7 % NR_PAGES);
+    let page = |n: u64| n * 7 % NR_PAGES;
+    for n in 0..NR_PAGES {
+        fault(cpu, page(n)).expect("a first touch is served");
+    }
+    let pages = (0..times).map(page);
     match what.as_str() {
         // Far from the region there is no entry: this finds so.
         "lookup" => pages.for_each(|page| {
@@ -139,7 +140,7 @@ fn main() -> ExitCode {
         // There, and back the next time round.
         "fault-move" => (0..times).for_each(|n| {
             let who = if (n / NR_PAGES).is_multiple_of(2) { &*xpu } else { cpu };
-            assert_eq!(fault(who, n * 7 % NR_PAGES), Ok(Resolved::Entered));
+            assert_eq!(fault(who, page(n)), Ok(Resolved::Entered));
         }),
         _ => {
             eprintln!("there is no {what}: lookup, fault-usable or fault-move");
