@@ -56,7 +56,7 @@ pub trait Backend {
     fn reached(&mut self, stream: StreamId, mark: Mark) -> bool;
 
     /// Lets what is submitted to `waiter` from now on begin only when `stream` has reached `mark`.
-    /// The caller does not wait.
+    /// The caller does not wait, unless the device's streams can't wait for one another.
     fn order(&mut self, waiter: StreamId, stream: StreamId, mark: Mark)
     -> Result<(), BackendError>;
 

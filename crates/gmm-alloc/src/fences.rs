@@ -8,7 +8,8 @@ use crate::{Backend, Mark, Result, StreamId};
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Fences {
     first: Option<(StreamId, Mark)>,
-    more: Vec<(StreamId, Mark)>,
+    #[expect(clippy::box_collection, reason = "a piece of memory must fit in a cache line")]
+    more: Option<Box<Vec<(StreamId, Mark)>>>,
 }
 
 impl Fences {
@@ -25,12 +26,12 @@ impl Fences {
     }
 
     fn iter(&self) -> impl Iterator<Item = (StreamId, Mark)> {
-        self.first.iter().chain(&self.more).copied()
+        self.first.iter().chain(self.more.iter().flat_map(|more| more.iter())).copied()
     }
 
     fn add(&mut self, stream: StreamId, mark: Mark) {
-        let known = self.first.iter_mut().chain(&mut self.more).find(|(known, _)| *known == stream);
-        match known {
+        let more = self.more.iter_mut().flat_map(|more| more.iter_mut());
+        match self.first.iter_mut().chain(more).find(|(known, _)| *known == stream) {
             Some((_, known)) => *known = mark.max(*known),
             None => self.push(stream, mark),
         }
@@ -39,7 +40,7 @@ impl Fences {
     fn push(&mut self, stream: StreamId, mark: Mark) {
         match self.first {
             None => self.first = Some((stream, mark)),
-            Some(_) => self.more.push((stream, mark)),
+            Some(_) => self.more.get_or_insert_default().push((stream, mark)),
         }
     }
 

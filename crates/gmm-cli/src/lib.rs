@@ -2,4 +2,6 @@
 
 pub mod bench;
 pub mod demo;
+mod page;
 pub mod process;
+pub mod replay;

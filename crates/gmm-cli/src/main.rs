@@ -20,6 +20,7 @@ use gmm_cli::process;
 Examples:
   gmm demo                 a language model on an XPU with a fraction of its size
   gmm bench faults         how fast pages move by faults
+  gmm replay run.pickle    where a PyTorch program's memory went, and what would have fitted
   gmm ps                   which processes use GMM, and how much of what
   gmm stat --pid 1234      what one of them has done so far
   gmm doctor               can GMM run here, and how well?
@@ -93,6 +94,24 @@ Examples:
   gmm evict --pid 1234              off all XPUs
   gmm evict --pid 1234 --node 2     off one")]
     Evict(process::EvictArgs),
+    /// Say what other allocators would have needed for what a program allocated: from PyTorch's memory
+    /// snapshots.
+    ///
+    /// Reads what was recorded, does the same with each allocator, and compares what they reserve with
+    /// what was live (the sum of the sizes asked for). Operations are counted from 1, what was alive
+    /// when the recording began first: in an event list, by line. Requests that failed when they were
+    /// recorded are tried again if a capacity is given, and else left out.
+    #[command(after_help = "\
+Examples:
+  gmm replay snapshot.pickle                           reserved, live, fragmentation
+  gmm replay snapshot.pickle --capacity 24GiB          would it have run out on a card of 24 GiB?
+  gmm replay run.txt --find-capacity                   the smallest card for each allocator
+  gmm replay run.txt --allocator stitching --remaps    the price of small cards
+  gmm replay *.pickle --json | jq '{file, allocator, utilisation}'
+
+A snapshot is what torch.cuda.memory._snapshot() returns after
+torch.cuda.memory._record_memory_history(), pickled. It is data to this command: nothing in it runs.")]
+    Replay(gmm_cli::replay::Args),
     Doctor(doctor::Args),
     #[command(hide = true)]
     Man(man::Args),
@@ -107,6 +126,7 @@ fn main() -> ExitCode {
         Command::Residency(args) => process::residency(&args).map(|()| ExitCode::SUCCESS),
         Command::Prefetch(args) => process::prefetch(&args).map(|()| ExitCode::SUCCESS),
         Command::Evict(args) => process::evict(&args).map(|()| ExitCode::SUCCESS),
+        Command::Replay(args) => gmm_cli::replay::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Man(args) => man::run(Cli::command(), &args),
     };

@@ -16,7 +16,6 @@
 //! A page whose copy or mapping fails keeps what it had; the others of its batch go on.
 
 use core::ops::Range;
-use std::sync::Arc;
 
 use crate::batch::Records;
 use crate::coherence::{mmu_error, transfer_error};
@@ -27,7 +26,7 @@ use crate::entry::EntryGuard;
 use crate::fault::Cause;
 use crate::node::{Node, TransitFrame};
 use crate::space::Space;
-use crate::stats::Event;
+use crate::sync::Shared;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::trace::{Begun, TraceEvent};
 use crate::transfer::{direct, give_up};
@@ -145,7 +144,7 @@ enum Leg {
 pub(crate) struct Aim<'a> {
     pub(crate) node: &'a Node,
     /// Who is to map the pages.
-    pub(crate) mappers: &'a [Arc<Processor>],
+    pub(crate) mappers: &'a [Shared<Processor>],
     pub(crate) cause: Cause,
     /// Whose faults are the cause, if they are.
     pub(crate) on_behalf_of: Option<ProcessorId>,
@@ -224,29 +223,35 @@ impl<'a> Flight<'a> {
 impl Space {
     /// Removes what is in the way of the copies. A page of which something stays has failed.
     pub(crate) fn quiesce(&self, pages: &mut Pages<'_>) {
-        for p in self.those(all(pages, |l| l.protect)) {
+        for p in self.those(pages, |l| l.protect).iter() {
             let as_reader = |l: &Locked<'_>| {
                 let frame = l.m.frame_seen_from(p.node).filter(|_| l.protect.contains(p.id));
                 frame.map(|frame| (frame, Protection::ReadOnly))
             };
-            self.enter_batch(&p, pages, as_reader, |l, result| {
+            self.enter_batch(p, pages, as_reader, |l, result| {
                 // What can't be made read-only has to go.
                 if result.is_err() {
                     l.clear.insert(p.id);
                 }
             });
         }
-        for p in self.those(all(pages, |l| l.clear)) {
-            self.clear_batch(&p, pages);
+        for p in self.those(pages, |l| l.clear).iter() {
+            self.clear_batch(p, pages);
         }
         for l in pages.iter_mut().filter(|l| l.gone && l.m.mapped().is_empty()) {
             self.lose_contents(&mut l.m, l.page);
         }
     }
 
-    fn those(&self, set: ProcessorSet) -> impl Iterator<Item = Arc<Processor>> {
-        let ids: Batch<_, { crate::MAX_PROCESSORS }> = set.iter().collect();
-        ids.into_iter().filter_map(|id| self.processor(id))
+    /// The processors that `which` names for any of the pages.
+    fn those(
+        &self,
+        pages: &Pages<'_>,
+        which: impl Fn(&Locked<'_>) -> ProcessorSet,
+    ) -> Batch<Shared<Processor>, { crate::MAX_PROCESSORS }> {
+        let all = pages.iter().fold(ProcessorSet::EMPTY, |all, l| all.union(which(l)));
+        let Some(first) = pages.iter().next() else { return Batch::new() };
+        all.iter().filter_map(|id| self.processor(&first.m, id)).collect()
     }
 
     fn clear_batch(&self, p: &Processor, pages: &mut Pages<'_>) {
@@ -359,14 +364,14 @@ impl Space {
             // Nobody is there to map it.
             self.record(l, &aim);
         }
-        for p in self.those(all(&flight.pages, |l| l.restore)) {
+        for p in self.those(&flight.pages, |l| l.restore).iter() {
             let as_before = |l: &Locked<'_>| {
                 let frame = l.m.frame_seen_from(p.node).filter(|_| l.restore.contains(p.id))?;
                 let writable = l.restore_writable.contains(p.id) && l.m.nr_copies() == 1;
                 Some((frame, if writable { l.m.protection } else { Protection::ReadOnly }))
             };
             // Otherwise the next touch faults.
-            self.enter_batch(&p, &mut flight.pages, as_before, |_, _| {});
+            self.enter_batch(p, &mut flight.pages, as_before, |_, _| {});
         }
     }
 
@@ -409,7 +414,7 @@ impl Space {
                 (copy.from, copy.to, copy.len)
                 && flight.pages[nr].failed.is_none()
             {
-                self.stats.count_copy(from.node, flight.aim.node.id, Cause::Copy);
+                self.stats.count_memcpy(from.node, flight.aim.node.id);
             }
         }
     }
@@ -429,25 +434,20 @@ impl Space {
             let moved_by = MovedBy::new(cause, aim.on_behalf_of);
             let is_ahead = cause == Cause::LookAhead;
             let why = if is_ahead { Arrival::LookAhead } else { Arrival::Prefetch };
-            l.m.add_copy(frame.activate(l.page, why, moved_by));
-            self.note_spare(&l.m);
+            let from = from.map(|from| from.node);
+            let count = || self.stats.count_arrival_locked(from, to.node, cause);
+            l.m.add_copy(frame.activate(l.page, why, moved_by, count));
+            if !l.alone {
+                self.note_spare(&l.m);
+            }
             (l.here, l.arrived) = (Some(to), true);
-            if cause != Cause::Copy {
-                match from {
-                    None => self.stats.count(to.node, Event::Zeroed),
-                    Some(from) => self.stats.count_copy(from.node, to.node, cause),
-                }
-            }
-            if cause == Cause::Prefetch {
-                self.stats.count(to.node, Event::Prefetched);
-            }
             if is_ahead {
                 self.known_node(to.node).expect_use(to.nr);
             }
         } else if let Some(frame) = l.here {
             let is_used = cause == Cause::LookAhead;
             let why = if is_used { Arrival::Fault } else { Arrival::Hint };
-            self.known_node(frame.node).touch(frame.nr, why);
+            self.known_node(frame.node).touch(frame.nr, why, || ());
         }
     }
 
@@ -570,10 +570,6 @@ impl Space {
 }
 
 /// Whoever is in one of the sets that `which` gives.
-fn all(pages: &Pages<'_>, which: impl Fn(&Locked<'_>) -> ProcessorSet) -> ProcessorSet {
-    pages.iter().fold(ProcessorSet::EMPTY, |all, l| all.union(which(l)))
-}
-
 /// How many elements of a batch were done, and why not the others.
 fn outcome(result: Result<(), Partial>, len: usize) -> (usize, Option<DriverError>) {
     match result {

@@ -7,6 +7,7 @@ use crate::node::Node;
 use crate::remap::RemapCause;
 use crate::space::Space;
 use crate::stats::Event;
+use crate::sync::Shared;
 use crate::{
     Departure, Error, Frame, MAX_PROCESSORS, NodeId, PageNr, Processor, ProcessorId, ProcessorSet,
     Result,
@@ -41,7 +42,7 @@ impl Space {
     /// The processor's driver was told to let go of the page, and it no longer counts as mapping
     /// it. If a call for it never answered, its copy is distrusted.
     pub(crate) fn forget_mapping(&self, m: &mut Mapping, id: ProcessorId) {
-        let node = self.processor(id).map(|p| p.node);
+        let node = self.processor(m, id).map(|p| p.node);
         let copy = node.and_then(|node| m.frame_seen_from(node));
         if let Some(copy) = copy.filter(|_| m.is_unsure() && m.mapped().contains(id)) {
             self.known_node(copy.node).distrust(copy.nr);
@@ -59,7 +60,7 @@ impl Space {
     ) -> Result<Contents> {
         let mut contents = Contents::Kept;
         for id in processors.iter() {
-            let Some(processor) = self.processor(id) else { continue };
+            let Some(processor) = self.processor(m, id) else { continue };
             if self.clear_one(m, page, &processor)? == Contents::Gone {
                 contents = Contents::Gone;
             }
@@ -84,7 +85,7 @@ impl Space {
     ) -> Result<Contents> {
         let mut to_clear = ProcessorSet::EMPTY;
         for id in m.mapped().iter() {
-            let Some(p) = self.processor(id) else { continue };
+            let Some(p) = self.processor(m, id) else { continue };
             let is_other = reader.is_none_or(|r| r.id != id);
             let conflict = if m.copy_on(p.node).is_none() {
                 m.copy_on(node).is_none()
@@ -178,7 +179,7 @@ impl Space {
         };
         for node in nodes.into_iter().flatten() {
             if let Some(frame) = m.remove_copy(node) {
-                drop(self.known_node(node).take_back(frame.nr, page, Departure::Gone));
+                self.known_node(node).free_copy(frame.nr, page, Departure::Gone);
             }
         }
         self.note_spare(m);
@@ -218,10 +219,10 @@ impl Space {
     }
 
     /// The processors that map the page.
-    fn mappers(&self, m: &Mapping) -> impl Iterator<Item = std::sync::Arc<Processor>> {
+    fn mappers(&self, m: &Mapping) -> impl Iterator<Item = Shared<Processor>> {
         let mapped = m.mapped();
         let attached = (0..MAX_PROCESSORS as u8).map(ProcessorId);
-        attached.filter(move |&id| mapped.contains(id)).filter_map(|id| self.processor(id))
+        attached.filter(move |&id| mapped.contains(id)).filter_map(|id| self.processor(m, id))
     }
 
     /// The processors of `node` that map the page.
@@ -229,7 +230,7 @@ impl Space {
         &self,
         m: &Mapping,
         node: NodeId,
-    ) -> impl Iterator<Item = std::sync::Arc<Processor>> {
+    ) -> impl Iterator<Item = Shared<Processor>> {
         self.mappers(m).filter(move |p| p.node == node)
     }
 
@@ -238,7 +239,7 @@ impl Space {
         &self,
         m: &Mapping,
         copy: Frame,
-    ) -> impl Iterator<Item = std::sync::Arc<Processor>> {
+    ) -> impl Iterator<Item = Shared<Processor>> {
         self.mappers(m).filter(move |p| m.frame_seen_from(p.node) == Some(copy))
     }
 
@@ -270,9 +271,10 @@ impl Space {
     /// Ends the poisoning of a page: it is about to be served.
     pub(crate) fn unpoison(&self, m: &mut Mapping, page: PageNr) {
         if m.is_poisoned() {
-            for processor in self.processors().chain(core::iter::once(self.cpu().clone())) {
+            self.cpu().mmu.unpoison(page);
+            self.processors().for_each(|processor| {
                 processor.mmu.unpoison(page);
-            }
+            });
             m.set_poisoned(false);
         }
     }

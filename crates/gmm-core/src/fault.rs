@@ -12,6 +12,8 @@
 //! If any step fails the entry is true and no data is lost: the only copy of a page is never
 //! given up before the new one is valid and entered.
 
+use core::time::Duration;
+
 use crate::coherence::{Contents, transfer_error};
 use crate::driver::{Access, Enter, MappingKind, Protection};
 use crate::entry::{Entry, EntryGuard, Mapping};
@@ -19,7 +21,7 @@ use crate::node::{Node, TransitFrame};
 use crate::placement::{Plan, Way};
 use crate::remap::RemapCause;
 use crate::space::Space;
-use crate::stats::{Event, FaultOutcome};
+use crate::stats::{Event, FaultOutcome, Served};
 use crate::sync::Deadline;
 use crate::trace::TraceEvent;
 use crate::transfer::give_up;
@@ -62,6 +64,8 @@ pub(crate) struct Want<'a> {
     pub(crate) processor: Option<&'a Processor>,
     pub(crate) access: Access,
     pub(crate) cause: Cause,
+    /// When the fault began.
+    pub(crate) since: Option<Duration>,
 }
 
 /// The frames that a want has taken, before it locks the page's entry.
@@ -92,22 +96,29 @@ impl Space {
         let begun = self.clock.now();
         let node = self.known_node(processor.node);
         let page = addr.page();
-        let want =
-            Want { page, addr, node, processor: Some(processor), access, cause: Cause::Fault };
+        let (cause, since) = (Cause::Fault, Some(begun));
+        let want = Want { page, addr, node, processor: Some(processor), access, cause, since };
         let entry = self.table.get(page);
         let before = entry.map(|entry| {
             let m = entry.lock();
-            (m.generation(), self.is_usable(&m, &want))
+            (m.generation(), m.is_open() && !self.is_usable(&m, &want))
         });
         let generation = before.map(|(generation, _)| generation);
         // One that another was quicker to serve says nothing new of where the processor goes.
-        let is_news = before.is_some_and(|(_, is_usable)| !is_usable);
+        let is_news = before.is_some_and(|(_, is_wanted)| is_wanted);
         let most = Some(self.config.look_ahead).filter(|&most| is_news && most > 0);
         let window =
             most.and_then(|most| processor.streams.note(page, access, most, || self.clock.now()));
+        if let Some(window) = window.filter(|window| !window.is_begun()) {
+            self.bring_late(processor, window);
+        }
         let was_ahead = window.is_some_and(|window| self.map_window(processor, window, page));
         let result = match entry {
-            Some(_) if was_ahead => Ok(FaultOutcome::Mapped),
+            Some(_) if was_ahead => {
+                let served = self.served(&want, FaultOutcome::Mapped);
+                node.with_lists(|| self.count_served_locked(node, served));
+                Ok(FaultOutcome::Mapped)
+            }
             Some(entry) => self.resolve(entry, &want),
             None => Err(Error::NotMapped { addr }),
         };
@@ -118,11 +129,25 @@ impl Space {
             self.map_window(processor, window, page);
         }
         let outcome = result.unwrap_or(FaultOutcome::Failed);
-        let ended = self.clock.now();
-        self.stats.count_fault(processor, access, outcome, ended.saturating_sub(begun));
+        if Resolved::from(outcome) != Resolved::Entered {
+            self.stats.count_unserved(processor, page, access, outcome);
+        }
         let processor = processor.id;
-        self.tell(begun, ended, || TraceEvent::Fault { processor, addr, access, outcome });
+        self.tell(begun, || TraceEvent::Fault { processor, addr, access, outcome });
         result.map(Resolved::from)
+    }
+
+    /// What is counted of a fault that has been served but for locks to be let go, if the want is
+    /// one.
+    fn served(&self, want: &Want<'_>, outcome: FaultOutcome) -> Option<Served> {
+        let (access, took) = (want.access, self.clock.now().saturating_sub(want.since?));
+        Some(Served { processor: want.processor?.id, access, outcome, took })
+    }
+
+    fn count_served_locked(&self, node: &Node, served: Option<Served>) {
+        if let Some(served) = served {
+            self.stats.count_served_locked(node.id, served);
+        }
     }
 
     /// Serves a want: steps 1 to 5.
@@ -269,7 +294,7 @@ impl Space {
             _ => {
                 // Who asks for the page may do so to end what a failed fault left behind.
                 self.unpoison(m, page);
-                want.node.touch(frame.nr, Arrival::Hint);
+                want.node.touch(frame.nr, Arrival::Hint, || ());
             }
         }
         Ok(FaultOutcome::Coalesced)
@@ -330,7 +355,8 @@ impl Space {
             self.enter_as(m, self.enter_of(m, want.page, plan, frame, alone), p)?;
         }
         let why = if want.cause == Cause::Prefetch { Arrival::Hint } else { Arrival::Fault };
-        plan.node.touch(frame.nr, why);
+        let served = self.served(want, FaultOutcome::Mapped);
+        plan.node.touch(frame.nr, why, || self.count_served_locked(plan.node, served));
         Ok(FaultOutcome::Mapped)
     }
 
@@ -376,16 +402,16 @@ impl Space {
         }
         let why = if want.cause == Cause::Prefetch { Arrival::Prefetch } else { Arrival::Fault };
         let moved_by = MovedBy::new(want.cause, want.processor.map(Processor::id));
-        m.add_copy(frame.activate(page, why, moved_by));
-        self.note_spare(m);
-        match source {
-            None => self.stats.count(to.id, Event::Zeroed),
-            Some(_) => self.stats.count_copy(from, to.id, want.cause),
+        let outcome = source.map_or(FaultOutcome::ZeroFilled, |_| FaultOutcome::Copied);
+        let served = self.served(want, outcome);
+        m.add_copy(frame.activate(page, why, moved_by, || {
+            self.stats.count_arrival_locked(source.map(|_| from), to.id, want.cause);
+            self.count_served_locked(to, served);
+        }));
+        if !alone {
+            self.note_spare(m);
         }
-        if want.cause == Cause::Prefetch {
-            self.stats.count(to.id, Event::Prefetched);
-        }
-        Ok(source.map_or(FaultOutcome::ZeroFilled, |_| FaultOutcome::Copied))
+        Ok(outcome)
     }
 
     /// The mapping that a plan makes: for writing only where the page has no other copy.

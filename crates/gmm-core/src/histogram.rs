@@ -4,8 +4,9 @@
 //! equal parts. So a bucket is at most an eighth as wide as its lower end, and a time that is told
 //! by the middle of its bucket is off by at most 1/16 (6.25%); by at most 64 ns below 1 µs.
 
-use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
+
+use crate::sync::Counter;
 
 /// Times are counted in units of 128 ns.
 const UNIT_BITS: u32 = 7;
@@ -15,34 +16,32 @@ const NR_PARTS: usize = 1 << PART_BITS;
 /// The last bucket begins at 15 / 16 of 2^36 ns, 64 s; what is longer is counted there.
 const NR_BUCKETS: usize = (36 - UNIT_BITS - PART_BITS + 1) as usize * NR_PARTS;
 
-/// Counts of times, written by many threads.
+/// Counts of times, read without a lock.
 pub(crate) struct Times {
-    buckets: [AtomicU64; NR_BUCKETS],
-    max_ns: AtomicU64,
+    buckets: [Counter; NR_BUCKETS],
+    max_ns: Counter,
 }
 
 impl Times {
     pub(crate) fn new() -> Self {
-        Self { buckets: [const { AtomicU64::new(0) }; NR_BUCKETS], max_ns: AtomicU64::new(0) }
+        Self { buckets: [const { Counter::new() }; NR_BUCKETS], max_ns: Counter::new() }
     }
 
-    /// One read-modify-write, and another for the longest time so far.
-    pub(crate) fn count(&self, time: Duration) {
+    /// Counts one where everyone who does holds the same lock.
+    pub(crate) fn count_locked(&self, time: Duration) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.buckets[bucket_of(ns)].fetch_add(1, Ordering::Relaxed);
-        if ns > self.max_ns.load(Ordering::Relaxed) {
-            self.max_ns.fetch_max(ns, Ordering::Relaxed);
-        }
+        self.buckets[bucket_of(ns)].add_locked(1);
+        self.max_ns.raise_locked(ns);
     }
 
     pub(crate) fn snapshot(&self) -> Histogram {
-        let counts = self.buckets.iter().map(|count| count.load(Ordering::Relaxed));
+        let counts = self.buckets.iter().map(Counter::get);
         let buckets = counts.enumerate().filter(|&(_, count)| count > 0);
         Histogram {
             buckets: buckets
                 .map(|(i, count)| Bucket { from_ns: start_of(i), to_ns: start_of(i + 1), count })
                 .collect(),
-            max_ns: self.max_ns.load(Ordering::Relaxed),
+            max_ns: self.max_ns.get(),
         }
     }
 }
@@ -133,7 +132,7 @@ mod tests {
     #[test]
     fn percentiles_are_within_a_sixteenth() {
         let times = Times::new();
-        (1..=10_000).for_each(|us| times.count(Duration::from_micros(us)));
+        (1..=10_000).for_each(|us| times.count_locked(Duration::from_micros(us)));
         let seen = times.snapshot();
         for (percent, us) in [(0, 1), (50, 5_000), (99, 9_900), (100, 10_000)] {
             let (told, truth) = (seen.percentile_ns(percent), us * 1_000);

@@ -64,7 +64,10 @@ impl Space {
             Protection::ReadWrite => access,
         };
         let processor = Some(processor);
-        self.resolve(entry, &Want { page, addr, node, processor, access, cause: Cause::Hold })?;
+        self.resolve(
+            entry,
+            &Want { page, addr, node, processor, access, cause: Cause::Hold, since: None },
+        )?;
         // Pinned: it stays the page's copy until it is unpinned.
         Ok(entry.lock().copy_on(node.id).expect("a held page has a copy on its node"))
     }

@@ -40,9 +40,12 @@ impl Space {
             let moved_by = MovedBy::new(MoveCause::Laundering, None);
             for Victim { page, mut entry, refuge, .. } in pages {
                 let Some(refuge) = refuge else { continue };
-                entry.add_copy(refuge.activate(page, Arrival::Evicted, moved_by));
+                let count = || {
+                    let (from, cause) = (Some(node.id), MoveCause::Laundering);
+                    self.stats.count_arrival_locked(from, NodeId::HOST, cause);
+                };
+                entry.add_copy(refuge.activate(page, Arrival::Evicted, moved_by, count));
                 self.note_spare(&entry);
-                self.stats.count_copy(node.id, NodeId::HOST, MoveCause::Laundering);
                 laundered += 1;
             }
             if !offers.is_full() {
@@ -62,13 +65,13 @@ impl Space {
             return None;
         }
         // What is mapped from another node has one copy.
-        let mut mappers = entry.mapped().iter().filter_map(|id| self.processor(id));
+        let mut mappers = entry.mapped().iter().filter_map(|id| self.processor(&entry, id));
         if mappers.any(|p| p.node != node.id) {
             return None;
         }
         let refuge = Some(self.host_room()?);
         for id in entry.writable().iter() {
-            let processor = self.processor(id)?;
+            let processor = self.processor(&entry, id)?;
             if !self.made_read_only(&mut entry, page, &processor) {
                 return None;
             }
@@ -79,7 +82,7 @@ impl Space {
     /// A host frame that nobody is likely to need.
     fn host_room(&self) -> Option<TransitFrame<'_>> {
         let host = self.known_node(NodeId::HOST);
-        self.has_host_room().then(|| self.free_or_imported(host).0).flatten()
+        self.has_host_room().then(|| self.free_or_imported(host, || ()).0).flatten()
     }
 
     fn has_host_room(&self) -> bool {

@@ -19,7 +19,7 @@
 //!
 //! # Lock order
 //!
-//! set-up → region table → entry → frame lists ([`sync::Rank`]); a processor's slot is read
+//! set-up → region table → entry → frame lists ([`sync::Rank`]); the table of processors is read
 //! at any point and for a moment only. Entry locks never nest,
 //! except by try-lock in reclaim. The order is checked in debug builds.
 //!

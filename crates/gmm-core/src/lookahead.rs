@@ -8,7 +8,8 @@
 //! a fault that copies nothing, says that the window was right, and plans the next one, twice as
 //! long. And a processor that waits for that fault maps pages cheaply, while one that computes would
 //! have to be interrupted: so this fault maps the rest of its window, too, in one call
-//! ([`Space::map_window`]). A window whose first page nobody touches is the last of its run, and
+//! ([`Space::map_window`]). Should it come to a plan before anyone has begun that, as it does where threads
+//! wait for a processor, the fault brings the window itself. A window whose first page nobody touches is the last of its run, and
 //! makes those of other runs shorter.
 //!
 //! The pages are brought by [`Space::look_ahead`], a window a call, on a thread that looks for faults
@@ -16,8 +17,9 @@
 //! a full node of few frames it brings nothing. It never evicts, imports or waits, and what fails is
 //! left to the fault.
 
+mod loners;
+
 use core::time::Duration;
-use std::sync::Arc;
 
 use crate::bulk::{Aim, BATCH, Flight, Locked};
 use crate::driver::Access;
@@ -26,7 +28,9 @@ use crate::fault::Cause;
 use crate::node::Node;
 use crate::space::Space;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Mutex, Rank};
+use crate::sync::{Mutex, Rank, Shared};
+use loners::{Age, Loners, Reach};
+
 use crate::{Batch, MAX_PROCESSORS, PageNr, PageRange, Processor};
 
 /// How many runs of one processor are followed at once: its cores have one each, or several.
@@ -49,6 +53,10 @@ pub(crate) struct Streams {
     planned: AtomicBool,
     /// Whether there was ever one.
     live: AtomicBool,
+    /// Faults that are no run's so far.
+    loners: Loners,
+    /// Where faults that the streams know may be: written under the lock, read without it.
+    reach: [Reach; NR_STREAMS],
 }
 
 #[derive(Debug, Default)]
@@ -82,6 +90,7 @@ struct Stream {
     planned: u32,
     writes: bool,
     last_used: u64,
+    age: Age,
     /// When the window was planned.
     since: Duration,
 }
@@ -104,9 +113,15 @@ pub(crate) struct Window {
     direction: i64,
     nr_pages: u32,
     writes: bool,
+    /// Somebody has begun to bring it.
+    is_begun: bool,
 }
 
 impl Window {
+    pub(crate) fn is_begun(self) -> bool {
+        self.is_begun
+    }
+
     fn pages(self) -> impl Iterator<Item = PageNr> {
         (0..i64::from(self.nr_pages)).map(move |n| PageNr(((self.at + n) * self.direction) as u64))
     }
@@ -140,15 +155,28 @@ impl Streams {
         most: u32,
         now: impl Fn() -> Duration,
     ) -> Option<Window> {
+        let age = self.loners.age();
+        let is_of_run = self.reach.iter().any(|reach| reach.contains(page, age));
+        let before = if is_of_run { None } else { Some(self.loners.neighbour(page)?) };
         // A fault does not wait for another's: one that goes unnoticed is made up for by the next.
         let mut state = self.state.try_lock()?;
-        let Noted { planned, reached } =
-            state.note(page.0 as i64, access == Access::Write, most.min(BATCH as u32), now);
+        let (writes, most) = (access == Access::Write, most.min(BATCH as u32));
+        if let Some(before) = before {
+            state.note(before.0 as i64, writes, most, age, &now);
+        }
+        let Noted { planned, reached } = state.note(page.0 as i64, writes, most, age, now);
+        self.publish(&state);
         if planned {
             self.live.store(true, Ordering::Release);
             self.planned.store(true, Ordering::Release);
         }
         reached
+    }
+
+    fn publish(&self, state: &State) {
+        for (stream, reach) in state.streams.iter().zip(&self.reach).filter(|(s, _)| s.run > 0) {
+            reach.set(stream.reach(), stream.age);
+        }
     }
 
     /// Whether the page was brought ahead a short while ago, and may not have been used yet.
@@ -158,6 +186,14 @@ impl Streams {
             let range = s.from..s.ahead - i64::from(s.planned);
             range.contains(&(page.0 as i64 * s.direction)) && now.saturating_sub(s.since) < GRACE
         })
+    }
+
+    /// The fault that came to a plan has brought so many pages of it: what comes next is planned.
+    fn end_late(&self, window: Window, done: u32) {
+        let mut state = self.state.lock();
+        state.end_late(window, done);
+        self.publish(&state);
+        self.planned.store(true, Ordering::Release);
     }
 
     /// The next window, for the one thread that is at work from here to [`Streams::end`].
@@ -180,6 +216,7 @@ impl Streams {
         state.at_work = false;
         if done < ahead.window.nr_pages {
             state.give_up(ahead, done);
+            self.publish(&state);
         }
     }
 }
@@ -194,17 +231,24 @@ struct Noted {
 }
 
 impl State {
-    fn note(&mut self, page: i64, writes: bool, most: u32, now: impl Fn() -> Duration) -> Noted {
+    fn note(
+        &mut self,
+        page: i64,
+        writes: bool,
+        most: u32,
+        age: Age,
+        now: impl Fn() -> Duration,
+    ) -> Noted {
         self.now += 1;
         if self.limit == 0 {
             self.limit = most;
         }
         // A run that goes on, before one that only knows the page from earlier.
-        let live = |s: &&mut Stream| s.run > 0;
+        let live = |s: &&mut Stream| s.run > 0 && !age.is_past(s.age);
         let fits = self.streams.iter_mut().filter(live).map(|s| (s.fit(page), s));
         let best = fits.filter(|(fit, _)| *fit != Fit::Other).max_by_key(|(fit, _)| *fit);
         if let Some((fit, stream)) = best {
-            stream.last_used = self.now;
+            (stream.last_used, stream.age) = (self.now, age);
             stream.writes |= writes;
             let mut reached = None;
             if let Fit::Next(direction) = fit {
@@ -219,7 +263,8 @@ impl State {
         if oldest.window > 0 {
             self.limit = (self.limit / 2).max(1);
         }
-        *oldest = Stream { run: 1, next: page, writes, last_used: self.now, ..Stream::default() };
+        let last_used = self.now;
+        *oldest = Stream { run: 1, next: page, writes, last_used, age, ..Stream::default() };
         Noted::default()
     }
 
@@ -229,15 +274,27 @@ impl State {
             let s = &mut self.streams[stream];
             let (direction, at) = (s.direction, s.ahead - i64::from(s.planned));
             let planned = core::mem::take(&mut s.planned).min(BATCH as u32);
-            // There is no page below 0.
-            let exist =
-                if direction < 0 { (1 - at).clamp(0, planned.into()) as u32 } else { planned };
+            let nr_pages = existing(direction, at, planned);
             s.ahead = at + i64::from(planned);
-            if exist > 0 {
-                let window = Window { at, direction, nr_pages: exist, writes: s.writes };
+            if nr_pages > 0 {
+                let window = Window { at, direction, nr_pages, writes: s.writes, is_begun: true };
                 return Some(Ahead { stream, window });
             }
         }
+    }
+
+    fn end_late(&mut self, window: Window, done: u32) {
+        let end = window.at + i64::from(window.nr_pages);
+        let of_window =
+            |s: &Stream| (s.direction, s.ahead, s.planned) == (window.direction, end, 0);
+        let Some(stream) = self.streams.iter().position(of_window) else { return };
+        if done < window.nr_pages {
+            // The first page is the fault's own affair.
+            return self.give_up(Ahead { stream, window }, done.max(1));
+        }
+        let s = &mut self.streams[stream];
+        s.planned = s.window.min(self.limit);
+        s.ahead += i64::from(s.planned);
     }
 
     /// From some page on the window could not be had: the run's next fault is there.
@@ -261,7 +318,7 @@ impl Stream {
             };
         }
         let at = page * self.direction;
-        let known = self.next - 2 * i64::from(self.window) - 1;
+        let known = self.known_from();
         if (self.next..=self.ahead).contains(&at) {
             Fit::Next(self.direction)
         } else if (known..self.next).contains(&at) {
@@ -269,6 +326,21 @@ impl Stream {
         } else {
             Fit::Other
         }
+    }
+
+    /// The first position that is of the run.
+    fn known_from(&self) -> i64 {
+        self.next - 2 * i64::from(self.window) - 1
+    }
+
+    /// The lowest and the highest page that [`Stream::fit`] has to do with.
+    fn reach(&self) -> (PageNr, PageNr) {
+        let ends = match self.run {
+            1 => [self.next - 1, self.next + 1],
+            _ => [self.known_from() * self.direction, self.ahead * self.direction],
+        };
+        let page = |at: i64| PageNr(at.max(0) as u64);
+        (page(ends[0].min(ends[1])), page(ends[0].max(ends[1])))
     }
 
     /// A fault at `at` goes on with the run. If it is in the window, says what of that was begun.
@@ -286,11 +358,22 @@ impl Stream {
             return None;
         }
         let begun = self.ahead - i64::from(self.planned);
-        let (first, writes) = (self.next, self.writes);
-        let nr_pages = if at < begun { (begun - first) as u32 } else { 0 };
-        let reached = Window { at: first, direction, nr_pages, writes };
+        let is_begun = at < begun;
+        // Who has come to a plan before anyone began it brings what is left of it.
+        let (first, end) = match is_begun {
+            true => (self.next, begun),
+            false if self.window > 0 => (at, self.ahead.min(at + BATCH as i64)),
+            false => (at, at),
+        };
+        let nr_pages = existing(direction, first, (end - first).max(0) as u32);
+        let reached = Window { at: first, direction, nr_pages, writes: self.writes, is_begun };
         self.window = if self.window == 0 { FIRST_WINDOW } else { self.window * 2 }.min(limit);
         self.since = now();
+        if !is_begun && nr_pages > 0 {
+            // Whether that can be had is to be seen.
+            (self.from, self.next, self.ahead, self.planned) = (at + 1, end, end, 0);
+            return Some(reached);
+        }
         // What nobody has begun to bring, and need not any more, is left out.
         let next = begun.max(at + 1);
         let left = (self.ahead - next).max(0) as u32;
@@ -300,9 +383,14 @@ impl Stream {
     }
 }
 
+/// How many of so many pages there are: there is none below 0.
+fn existing(direction: i64, at: i64, nr_pages: u32) -> u32 {
+    if direction < 0 { (1 - at).clamp(0, nr_pages.into()) as u32 } else { nr_pages }
+}
+
 /// Pages that reclaim spares for now: brought ahead of a use that may not have come yet.
 pub(crate) struct Expected {
-    by: Batch<Arc<Processor>, MAX_PROCESSORS>,
+    by: Batch<Shared<Processor>, MAX_PROCESSORS>,
     now: Duration,
 }
 
@@ -316,8 +404,9 @@ impl Space {
     /// The pages that were brought ahead to `node`.
     pub(crate) fn expected_on(&self, node: &Node) -> Expected {
         let mut by = Batch::new();
-        let all = self.processors().chain(core::iter::once(self.cpu().clone()));
-        for processor in all.filter(|p| p.node == node.id && p.streams.live.load(Ordering::Acquire))
+        for processor in self
+            .all_processors()
+            .filter(|p| p.node == node.id && p.streams.live.load(Ordering::Acquire))
         {
             by.push(processor);
         }
@@ -342,13 +431,19 @@ impl Space {
         true
     }
 
+    /// The processor has come to a window that nobody has begun to bring: this fault does.
+    pub(crate) fn bring_late(&self, processor: &Processor, window: Window) {
+        let done = self.bring_window(processor, window);
+        processor.streams.end_late(window, done);
+    }
+
     /// Brings a window, and says how many pages from its first on are where they are to be, or
     /// about to be: one that can't be had cheaply ends it.
     fn bring_window(&self, processor: &Processor, window: Window) -> u32 {
         let node = self.known_node(processor.node);
         let mut flight = Flight::new(ahead(node, &[], processor));
         // The last ones, which background reclaim keeps free, are for faults.
-        let keep = node.kept_free();
+        let mut frames = node.pop_free_run::<BATCH>(window.nr_pages, node.kept_free());
         let mut done = 0;
         for page in window.pages() {
             let Some(entry) = self.table.get(page) else { break };
@@ -359,7 +454,7 @@ impl Space {
                 }
                 // One that nobody has touched is made when it is touched, not before.
                 if m.copy_on(node.id).is_none() {
-                    let frame = m.source().and_then(|_| node.pop_free_beyond(keep));
+                    let frame = m.source().and_then(|_| frames.pop());
                     let Some(frame) = frame else { break };
                     let mut l = Locked::new(page, m);
                     let exclusive = exclusive(processor, window);
@@ -371,6 +466,7 @@ impl Space {
             }
             done += 1;
         }
+        drop(frames);
         self.depart(&mut flight);
         self.land(&mut flight);
         let failed = flight.pages.iter().find(|l| l.failed.is_some());
@@ -381,7 +477,7 @@ impl Space {
     /// The processor has reached a window: maps those of its pages that are there, and says whether
     /// `page`, which it has touched, is among them.
     pub(crate) fn map_window(&self, processor: &Processor, window: Window, page: PageNr) -> bool {
-        let Some(mapper) = self.processor(processor.id) else { return false };
+        let Some(mapper) = self.processor_by(page.0, processor.id) else { return false };
         let (node, mappers) = (self.known_node(processor.node), [mapper]);
         let mut flight = Flight::new(ahead(node, &mappers, processor));
         for page in window.pages() {
@@ -415,7 +511,7 @@ impl Space {
     }
 }
 
-fn ahead<'a>(node: &'a Node, mappers: &'a [Arc<Processor>], by: &Processor) -> Aim<'a> {
+fn ahead<'a>(node: &'a Node, mappers: &'a [Shared<Processor>], by: &Processor) -> Aim<'a> {
     Aim { node, mappers, cause: Cause::LookAhead, on_behalf_of: Some(by.id) }
 }
 
@@ -428,10 +524,36 @@ fn exclusive(processor: &Processor, window: Window) -> bool {
 mod tests {
     use super::*;
 
+    #[test]
+    fn faults_that_jump_about_take_no_lock() {
+        let streams = Streams::default();
+        let note = |page| streams.note(PageNr(page), Access::Read, 8, || Duration::ZERO);
+        let held = streams.state.lock();
+        for page in [50, 7, 100] {
+            note(page);
+        }
+        drop(held);
+        assert!(streams.state.lock().streams.iter().all(|stream| stream.run == 0));
+        for page in [101, 102] {
+            note(page);
+        }
+        assert!(streams.planned.load(Ordering::Acquire), "three in a row are a run");
+        // After many others it is one no more.
+        streams.planned.store(false, Ordering::Release);
+        for n in 0..8 {
+            note(1000 + 10 * n);
+        }
+        let held = streams.state.lock();
+        note(103);
+        drop(held);
+        note(104);
+        assert!(streams.state.lock().streams.iter().any(|stream| stream.run == 2));
+    }
+
     /// Notes faults; says which pages are to be brought after the last.
     fn after(state: &mut State, faults: &[i64]) -> Vec<u64> {
         for &page in faults {
-            state.note(page, false, 8, || Duration::ZERO);
+            state.note(page, false, 8, Age::default(), || Duration::ZERO);
         }
         core::iter::from_fn(|| state.take_window())
             .flat_map(|ahead| ahead.window.pages())
@@ -512,7 +634,7 @@ mod tests {
     fn what_could_not_be_brought_is_where_the_run_goes_on() {
         let mut state = State::default();
         assert_eq!(after(&mut state, &[100, 101, 102]), [103, 104]);
-        state.note(103, false, 8, || Duration::ZERO);
+        state.note(103, false, 8, Age::default(), || Duration::ZERO);
         let ahead = state.take_window().unwrap();
         assert_eq!(ahead.window.range(), PageRange { start: PageNr(105), nr_pages: 4 });
         state.give_up(ahead, 2);
@@ -528,7 +650,7 @@ mod tests {
 
     /// Which pages a fault is the first of.
     fn reached(state: &mut State, page: i64) -> Vec<u64> {
-        let window = state.note(page, false, 8, || Duration::ZERO).reached;
+        let window = state.note(page, false, 8, Age::default(), || Duration::ZERO).reached;
         window.into_iter().flat_map(Window::pages).map(|page| page.0).collect()
     }
 
@@ -538,11 +660,23 @@ mod tests {
         for page in [100, 101, 102] {
             assert_eq!(reached(&mut state, page), []);
         }
-        // Nobody has begun to bring it, and now nobody need.
-        assert_eq!(reached(&mut state, 103), []);
-        assert_eq!(after(&mut state, &[]), list(104..109));
-        assert_eq!(reached(&mut state, 105), list(104..109));
-        assert_eq!(reached(&mut state, 106), []);
+        // Nobody has begun to bring it: this fault does, and others what comes next.
+        let late = state.note(103, false, 8, Age::default(), || Duration::ZERO).reached;
+        assert!(late.is_some_and(|window| !window.is_begun()));
+        assert_eq!(late.map(Window::range), Some(PageRange { start: PageNr(103), nr_pages: 2 }));
+        assert_eq!(after(&mut state, &[]), []);
+        state.end_late(late.unwrap(), 2);
+        assert_eq!(after(&mut state, &[]), list(105..109));
+        let begun = state.note(106, false, 8, Age::default(), || Duration::ZERO).reached;
+        assert!(begun.is_some_and(Window::is_begun));
+        assert_eq!(begun.map(Window::range), Some(PageRange { start: PageNr(105), nr_pages: 4 }));
+        assert_eq!(reached(&mut state, 107), []);
+        // In the middle of a plan it is the rest of it; what can't be had is where the run goes on.
+        let late = state.note(111, false, 8, Age::default(), || Duration::ZERO).reached;
+        assert_eq!(late.map(Window::range), Some(PageRange { start: PageNr(111), nr_pages: 6 }));
+        state.end_late(late.unwrap(), 2);
+        assert_eq!(after(&mut state, &[]), []);
+        assert_eq!(after(&mut state, &[113]), list(114..122));
         // Downwards in the order of the run.
         let mut state = State::default();
         after(&mut state, &[52, 51, 50]);

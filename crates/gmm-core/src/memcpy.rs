@@ -13,7 +13,6 @@
 //! copies that cross, or a copy and reclaim, never wait for each other.
 
 use core::ops::Range;
-use std::sync::Arc;
 
 use crate::bulk::{Aim, BATCH, Bytes, Copy, Flight, Locked, Shares, To};
 use crate::driver::{Access, Capabilities, DriverError, Protection};
@@ -23,7 +22,7 @@ use crate::node::TransitFrame;
 use crate::remap::RemapCause;
 use crate::space::Space;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Deadline, RwLock};
+use crate::sync::{Deadline, RwLock, Shared};
 use crate::{
     Batch, Error, Frame, FrameNr, HostAddr, NodeId, PAGE_SIZE, PageNr, PageRange, Processor,
     ProcessorSet, Result, VirtAddr,
@@ -38,7 +37,7 @@ pub struct Memcpy {
     dst_is_unified: bool,
     src_is_unified: bool,
     node: NodeId,
-    mappers: Vec<Arc<Processor>>,
+    mappers: Vec<Shared<Processor>>,
     shares: Shares,
     is_stopped: AtomicBool,
     failed: RwLock<Option<Error>>,
@@ -460,7 +459,7 @@ impl Space {
         let is_held = |c: &Frame| self.known_node(c.node).is_held(c.nr);
         let Some(held) = l.m.copies().find(is_held) else { return Ok(()) };
         let replays = |p: &Processor| p.capabilities.contains(Capabilities::REPLAYABLE_FAULTS);
-        let mut mappers = mappers.iter().filter_map(|id| self.processor(id));
+        let mut mappers = mappers.iter().filter_map(|id| self.processor(&l.m, id));
         match mappers.all(|p| replays(&p) && comes_back(&p) && !p.moves_frames()) {
             true => Ok(()),
             false => Err(Hindrance::Held(l.page, held.node)),
@@ -472,7 +471,7 @@ impl Space {
     fn in_the_way(&self, m: &Mapping) -> (ProcessorSet, ProcessorSet) {
         let (mut clear, mut protect) = (ProcessorSet::EMPTY, ProcessorSet::EMPTY);
         for id in m.mapped().iter() {
-            let Some(p) = self.processor(id) else { continue };
+            let Some(p) = self.processor(m, id) else { continue };
             let takes = m.frame_seen_from(p.node).is_some_and(|f| p.takes_frames_of(f.node));
             if m.is_unsure() || takes && !m.has_replica() {
                 clear.insert(id);
@@ -667,7 +666,7 @@ impl Space {
         let (page, addr, node) = (piece.dst.page(), piece.dst, self.known_node(job.node));
         let entry = self.table.get(page).ok_or(Error::NotMapped { addr })?;
         let (access, cause) = (Access::Write, Cause::Copy);
-        let nobody = Want { page, addr, node, processor: None, access, cause };
+        let nobody = Want { page, addr, node, processor: None, access, cause, since: None };
         let mapper = job.mappers.iter().find(|p| !p.is_detached());
         if let Some(mapper) = mapper {
             match self.resolve(entry, &Want { processor: Some(mapper), ..nobody }) {

@@ -19,12 +19,12 @@
 
 mod watermarks;
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
 use crate::driver::{Device, DriverError, Extent};
 use crate::list::FrameList;
-use crate::sync::{Condvar, Deadline, Mutex, MutexGuard, Rank};
+use crate::sync::{Condvar, Counter, Deadline, Mutex, MutexGuard, Rank};
 use crate::{
     Arrival, Batch, Clock, Config, Departure, Frame, FrameNr, MoveCause, MovedBy, NodeId,
     OutOfMemory, PageNr, Policy,
@@ -87,8 +87,6 @@ struct Lists {
     import_error: Option<DriverError>,
     /// Threads in [`Node::wait`]: nobody is notified when there is none.
     waiters: u32,
-    /// Counts the events that [`Node::wait`] waits for.
-    changes: u64,
     reclaimer: Reclaimer,
 }
 
@@ -96,8 +94,10 @@ struct Lists {
 struct Counts {
     places: [AtomicU32; NR_PLACES],
     peak_resident: AtomicU32,
+    /// Counts the events that [`Node::wait`] waits for.
+    changes: Counter,
     /// How often background reclaim has woken up.
-    reclaimer_wakeups: AtomicU64,
+    reclaimer_wakeups: Counter,
 }
 
 pub(crate) struct Node {
@@ -106,6 +106,9 @@ pub(crate) struct Node {
     capacity: u32,
     watermarks: Watermarks,
     count: Arc<Counts>,
+    /// By frame, whether a launch holds it: written under the lists' lock, read without it. A hold
+    /// begins under the entry's lock, so who has that and finds none here knows that there is none.
+    held: Box<[AtomicBool]>,
     lists: Mutex<Lists, FRAMES_RANK>,
     changed: Condvar,
     /// Where the thread that keeps frames free sleeps.
@@ -169,7 +172,8 @@ impl Node {
         let count = Arc::new(Counts {
             places: [const { AtomicU32::new(0) }; NR_PLACES],
             peak_resident: AtomicU32::new(0),
-            reclaimer_wakeups: AtomicU64::new(0),
+            changes: Counter::new(),
+            reclaimer_wakeups: Counter::new(),
         });
         count.places[FramePlace::Absent as usize].store(capacity, Ordering::Relaxed);
         Self {
@@ -178,6 +182,7 @@ impl Node {
             capacity,
             watermarks: Watermarks::new(config, capacity),
             count: Arc::clone(&count),
+            held: (0..capacity).map(|_| AtomicBool::new(false)).collect(),
             lists: Mutex::new(Lists {
                 meta: vec![absent; capacity as usize],
                 free: FrameList::with_capacity(capacity),
@@ -191,7 +196,6 @@ impl Node {
                 releasing: 0,
                 import_error: None,
                 waiters: 0,
-                changes: 0,
                 reclaimer: Reclaimer::default(),
             }),
             changed: Condvar::new(),
@@ -227,18 +231,43 @@ impl Node {
 
     /// A free frame, if there is one now.
     pub(crate) fn pop_free(&self) -> Option<TransitFrame<'_>> {
-        self.pop_free_beyond(0)
+        self.pop_free_beyond(0, || ())
     }
 
-    /// A free frame, if there are more than `keep`.
-    pub(crate) fn pop_free_beyond(&self, keep: u32) -> Option<TransitFrame<'_>> {
+    /// A free frame, if there are more than `keep`; then `count` runs under the lists' lock.
+    pub(crate) fn pop_free_beyond(
+        &self,
+        keep: u32,
+        count: impl FnOnce(),
+    ) -> Option<TransitFrame<'_>> {
         let mut lists = self.lists.lock();
         let nr = (lists.free.len() > keep).then(|| lists.free.pop_back()).flatten();
         if let Some(nr) = nr {
             lists.set_place(nr, FramePlace::Transit);
+            count();
         }
         self.tell_if_low(&mut lists, nr.is_some());
         nr.map(|nr| TransitFrame { node: self, nr })
+    }
+
+    /// Up to `N` and up to `most` free frames, the highest number first, while there are more than
+    /// `keep`.
+    pub(crate) fn pop_free_run<const N: usize>(
+        &self,
+        most: u32,
+        keep: u32,
+    ) -> Batch<TransitFrame<'_>, N> {
+        let mut taken = Batch::new();
+        let mut lists = self.lists.lock();
+        while !taken.is_full() && (taken.len() as u32) < most && lists.free.len() > keep {
+            let Some(nr) = lists.free.pop_back() else { break };
+            lists.set_place(nr, FramePlace::Transit);
+            taken.push(TransitFrame { node: self, nr });
+        }
+        self.tell_if_low(&mut lists, !taken.is_empty());
+        drop(lists);
+        highest_first(&mut taken);
+        taken
     }
 
     /// Asks the device for up to `nr_frames` more, unless another thread is asking already.
@@ -282,7 +311,7 @@ impl Node {
 
     /// Gives free frames beyond `keep` back to the device.
     pub(crate) fn trim(&self, keep: u32) {
-        while let Some(frame) = self.pop_free_beyond(keep) {
+        while let Some(frame) = self.pop_free_beyond(keep, || ()) {
             frame.release();
         }
     }
@@ -302,26 +331,30 @@ impl Node {
         why: Departure,
     ) -> Option<TransitFrame<'_>> {
         let mut lists = self.lists.lock();
-        let meta = lists.meta[nr.0 as usize];
-        assert!(
-            meta.owner == page && matches!(meta.place, FramePlace::Active | FramePlace::Spare),
-            "frame {} of node {} is {meta:?}, not a movable copy of {page:?}",
-            nr.0,
-            self.id
-        );
-        lists.policy.removed(nr, why);
-        lists.spare.remove(nr);
-        if meta.distrusted {
-            lists.set_place(nr, FramePlace::Lost);
-            return None;
-        }
-        lists.set_place(nr, FramePlace::Transit);
-        Some(TransitFrame { node: self, nr })
+        lists.give_up(self.id, nr, page, why).then(|| {
+            lists.set_place(nr, FramePlace::Transit);
+            TransitFrame { node: self, nr }
+        })
     }
 
-    /// The page was mapped once more, or is wanted to stay.
-    pub(crate) fn touch(&self, nr: FrameNr, why: Arrival) {
+    /// Takes back a frame as [`Node::take_back`], and frees it.
+    pub(crate) fn free_copy(&self, nr: FrameNr, page: PageNr, why: Departure) {
         let mut lists = self.lists.lock();
+        if lists.give_up(self.id, nr, page, why) {
+            self.free(&mut lists, nr);
+        }
+    }
+
+    fn free(&self, lists: &mut MutexGuard<'_, Lists, FRAMES_RANK>, nr: FrameNr) {
+        lists.set_place(nr, FramePlace::Free);
+        lists.free.push_back(nr);
+        self.announce(lists);
+    }
+
+    /// The page was mapped once more, or is wanted to stay; `count` runs under the lists' lock.
+    pub(crate) fn touch(&self, nr: FrameNr, why: Arrival, count: impl FnOnce()) {
+        let mut lists = self.lists.lock();
+        count();
         lists.meta[nr.0 as usize].uses = lists.meta[nr.0 as usize].uses.wrapping_add(1);
         let meta = lists.meta[nr.0 as usize];
         lists.meta[nr.0 as usize].expected = false;
@@ -329,6 +362,12 @@ impl Node {
             lists.policy.mapped(nr, meta.owner, why);
         }
         self.note_activity(&mut lists);
+    }
+
+    /// Runs `count` under the lists' lock.
+    pub(crate) fn with_lists(&self, count: impl FnOnce()) {
+        let _lists = self.lists.lock();
+        count();
     }
 
     /// The frame's page was brought ahead and is not mapped: its first use is not news.
@@ -363,12 +402,15 @@ impl Node {
         let mut lists = self.lists.lock();
         lists.set_aside(nr);
         lists.meta[nr.0 as usize].holds += 1;
+        self.held[nr.0 as usize].store(true, Ordering::Release);
     }
 
     /// The caller need hold no lock: a launch ends without waiting for anyone.
     pub(crate) fn release_hold(&self, nr: FrameNr) {
         let mut lists = self.lists.lock();
         lists.meta[nr.0 as usize].holds -= 1;
+        let is_held = lists.meta[nr.0 as usize].holds > 0;
+        self.held[nr.0 as usize].store(is_held, Ordering::Release);
         self.end_pin(lists, nr);
     }
 
@@ -433,7 +475,7 @@ impl Node {
 
     /// Whether a launch holds the frame.
     pub(crate) fn is_held(&self, nr: FrameNr) -> bool {
-        self.lists.lock().meta[nr.0 as usize].holds > 0
+        self.held[nr.0 as usize].load(Ordering::Acquire)
     }
 
     /// How often programs have pinned the frame.
@@ -501,7 +543,8 @@ impl Node {
 
     /// The number to give to [`Node::wait`]: what happens after this call is not missed.
     pub(crate) fn changes(&self) -> u64 {
-        self.lists.lock().changes
+        // An old number only makes a wait end at once.
+        self.count.changes.get()
     }
 
     /// Waits until frames have been freed, activated or unpinned since `seen`, or the time is up;
@@ -509,19 +552,19 @@ impl Node {
     pub(crate) fn wait(&self, seen: u64, deadline: Deadline, clock: &dyn Clock) -> bool {
         let mut lists = self.lists.lock();
         lists.waiters += 1;
-        while lists.changes == seen {
+        while self.count.changes.get() == seen {
             let Some(left) = deadline.left(clock) else { break };
             self.changed.wait_timeout(&mut lists, left);
         }
         lists.waiters -= 1;
-        lists.changes != seen
+        self.count.changes.get() != seen
     }
 
     /// Whether something has changed since `seen`, or a frame is on its way somewhere or being
     /// imported: waiting may help.
     pub(crate) fn is_in_motion(&self, seen: u64) -> bool {
         let lists = self.lists.lock();
-        lists.changes != seen
+        self.count.changes.get() != seen
             || lists.importing
             || lists.releasing > 0
             || self.count.get(FramePlace::Transit) > 0
@@ -541,7 +584,7 @@ impl Node {
             in_transit: count(FramePlace::Transit),
             lost: count(FramePlace::Lost),
             peak_resident: self.count.peak_resident.load(Ordering::Relaxed),
-            reclaimer_wakeups: self.count.reclaimer_wakeups.load(Ordering::Relaxed),
+            reclaimer_wakeups: self.count.reclaimer_wakeups.get(),
         }
     }
 
@@ -583,7 +626,7 @@ impl Node {
     }
 
     fn announce(&self, lists: &mut MutexGuard<'_, Lists, FRAMES_RANK>) {
-        lists.changes += 1;
+        self.count.changes.add_locked(1);
         if lists.waiters > 0 {
             self.changed.notify_all();
         }
@@ -591,6 +634,22 @@ impl Node {
 }
 
 impl Lists {
+    /// The frame is `page`'s no more; `false` if it is lost. Else the caller puts it somewhere.
+    fn give_up(&mut self, node: NodeId, nr: FrameNr, page: PageNr, why: Departure) -> bool {
+        let meta = self.meta[nr.0 as usize];
+        assert!(
+            meta.owner == page && matches!(meta.place, FramePlace::Active | FramePlace::Spare),
+            "frame {} of node {node} is {meta:?}, not a movable copy of {page:?}",
+            nr.0,
+        );
+        self.policy.removed(nr, why);
+        self.spare.remove(nr);
+        if meta.distrusted {
+            self.set_place(nr, FramePlace::Lost);
+        }
+        !meta.distrusted
+    }
+
     /// The frame is pinned from now on, if it was not.
     fn set_aside(&mut self, nr: FrameNr) {
         self.policy.removed(nr, Departure::Aside);
@@ -629,6 +688,12 @@ fn offer(meta: &[FrameMeta], nr: FrameNr) -> Option<Offer> {
     Some(Offer { nr, page: meta.owner, uses: meta.uses })
 }
 
+/// Orders frames so that taking them from the end gives neighbours to neighbouring pages, as far as
+/// there are any: drivers map such a run at once.
+pub(crate) fn highest_first<const N: usize>(frames: &mut Batch<TransitFrame<'_>, N>) {
+    frames.sort_by_key(|frame| core::cmp::Reverse(frame.nr.0));
+}
+
 /// A frame in one thread's hands. Dropped, it is free again.
 pub(crate) struct TransitFrame<'a> {
     node: &'a Node,
@@ -641,10 +706,17 @@ impl TransitFrame<'_> {
     }
 
     /// The frame holds `page`'s data from now on. The caller holds the page's entry lock and adds
-    /// the frame to its copies.
-    pub(crate) fn activate(self, page: PageNr, why: Arrival, moved_by: MovedBy) -> Frame {
+    /// the frame to its copies. `count` runs under the lists' lock.
+    pub(crate) fn activate(
+        self,
+        page: PageNr,
+        why: Arrival,
+        moved_by: MovedBy,
+        count: impl FnOnce(),
+    ) -> Frame {
         let frame = self.frame();
         let mut lists = self.node.lists.lock();
+        count();
         lists.meta[self.nr.0 as usize].owner = page;
         lists.meta[self.nr.0 as usize].spare = false;
         lists.meta[self.nr.0 as usize].expected = false;
@@ -684,9 +756,6 @@ impl TransitFrame<'_> {
 
 impl Drop for TransitFrame<'_> {
     fn drop(&mut self) {
-        let mut lists = self.node.lists.lock();
-        lists.set_place(self.nr, FramePlace::Free);
-        lists.free.push_back(self.nr);
-        self.node.announce(&mut lists);
+        self.node.free(&mut self.node.lists.lock(), self.nr);
     }
 }

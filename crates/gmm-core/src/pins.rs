@@ -53,7 +53,7 @@ impl Space {
     fn pin_page(&self, entry: &Entry, page: PageNr, node: &Node) -> Result<u8> {
         let addr = page.start();
         let (processor, access, cause) = (None, Access::Read, Cause::Prefetch);
-        let want = Want { page, addr, node, processor, access, cause };
+        let want = Want { page, addr, node, processor, access, cause, since: None };
         for _ in 0..MAX_TRIES {
             // Here, it stays here.
             let mut m = entry.lock();
@@ -118,6 +118,15 @@ impl Space {
         let node = self.node(node)?;
         node.set_pin_limit(nr_frames.min(node.capacity()));
         Ok(())
+    }
+
+    /// How many more frames of `node` programs may pin.
+    ///
+    /// # Errors
+    /// [`Error::UnknownNode`].
+    pub fn pin_room(&self, node: NodeId) -> Result<u32> {
+        let (pinned, limit) = self.node(node)?.pinned_and_limit();
+        Ok(limit.saturating_sub(pinned))
     }
 
     /// The page's pinned frame, and how often it is pinned.

@@ -5,17 +5,15 @@
 //! for more. What makes room is what was there before and is not the job's own; of that, the part
 //! that was used last stays.
 
-use std::sync::Arc;
-
 use crate::bulk::{Aim, BATCH, Flight, Locked, Shares};
 use crate::driver::{Access, DriverError};
 use crate::entry::Mapping;
 use crate::fault::{Cause, Want};
-use crate::node::{Import, Node, TransitFrame};
+use crate::node::{Import, Node, TransitFrame, highest_first};
 use crate::reclaim::Round;
 use crate::space::Space;
-use crate::sync::RwLock;
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use crate::sync::{RwLock, Shared};
 use crate::trace::TraceEvent;
 use crate::{
     Arrival, Batch, Error, NodeId, OutOfMemory, PageNr, PageRange, Processor, ProcessorSet, Result,
@@ -52,7 +50,7 @@ pub enum Stopped {
 pub struct Prefetch {
     range: PageRange,
     node: NodeId,
-    mappers: Vec<Arc<Processor>>,
+    mappers: Vec<Shared<Processor>>,
     /// Pages are to have no copy elsewhere: a mapper can't be told of a later write.
     exclusive: bool,
     shares: Shares,
@@ -188,15 +186,13 @@ impl Space {
         &self,
         range: PageRange,
         node: NodeId,
-    ) -> Result<Vec<Arc<Processor>>> {
+    ) -> Result<Vec<Shared<Processor>>> {
         let refused_by = {
             let regions = self.regions.lock();
             let covering = regions.covering(range)?;
             covering.iter().fold(ProcessorSet::EMPTY, |set, r| set.union(r.refused_by))
         };
-        let cpu = core::iter::once(self.cpu().clone());
-        let all = cpu.chain(self.processors());
-        Ok(all.filter(|p| p.node == node && !refused_by.contains(p.id)).collect())
+        Ok(self.all_processors().filter(|p| p.node == node && !refused_by.contains(p.id)).collect())
     }
 
     /// Does a part of a prefetch, until there is nothing left to begin. Others may do the same.
@@ -253,7 +249,7 @@ impl Space {
                 // Who asks for the page may do so to end what a failed fault left behind.
                 self.unpoison(&mut l.m, page);
                 if let Some(frame) = l.m.copy_on(job.node) {
-                    node.touch(frame.nr, Arrival::Hint);
+                    node.touch(frame.nr, Arrival::Hint, || ());
                 }
                 job.resident.fetch_add(1, Ordering::SeqCst);
             } else if self.is_plain(&l.m, job.node, &job.mappers, job.exclusive)
@@ -323,6 +319,7 @@ impl Space {
                 frames.push(frame);
             }
         }
+        highest_first(&mut frames);
         frames
     }
 
@@ -332,7 +329,7 @@ impl Space {
             job.allowance.fetch_add(1, Ordering::SeqCst);
             return Room::Full(node.out_of_memory(false));
         }
-        let room = match self.free_or_imported(node) {
+        let room = match self.free_or_imported(node, || ()) {
             (Some(frame), _) => Room::Frame(frame),
             (None, Import::Underway) => Room::Busy,
             (None, Import::Came | Import::Nothing) => {
@@ -368,7 +365,7 @@ impl Space {
             }
         }
         let (processor, access, cause) = (None, Access::Read, Cause::Prefetch);
-        let nobody = Want { page, addr, node, processor, access, cause };
+        let nobody = Want { page, addr, node, processor, access, cause, since: None };
         let mut is_mapped = false;
         for processor in &job.mappers {
             match self.resolve(entry, &Want { processor: Some(processor), ..nobody }) {

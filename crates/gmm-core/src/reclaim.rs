@@ -18,8 +18,8 @@ use crate::sync::Deadline;
 use crate::trace::TraceEvent;
 use crate::transfer::{direct, give_up};
 use crate::{
-    Arrival, Batch, Departure, Frame, FrameNr, MovedBy, NodeId, OutOfMemory, PageNr, PageRange,
-    Policy, Processor, ProcessorSet,
+    Arrival, Batch, Departure, Frame, FrameNr, MAX_PROCESSORS, MovedBy, NodeId, OutOfMemory,
+    PageNr, PageRange, Policy, Processor, ProcessorSet,
 };
 
 /// The most pages evicted at a time: what a thread's stack holds, and drivers are promised.
@@ -95,9 +95,9 @@ impl Space {
         let mut turns = 0;
         loop {
             let (seen, host_seen) = (node.changes(), host.changes());
-            let (free, import) = self.free_or_imported(node);
+            let count = || self.stats.count_locked(node.id, Event::FrameFree);
+            let (free, import) = self.free_or_imported(node, count);
             if free.is_some() {
-                self.stats.count(node.id, Event::FrameFree);
                 return Ok(free);
             }
             if import == Import::Underway {
@@ -238,7 +238,7 @@ impl Space {
         let mut end = None;
         loop {
             let seen = node.changes();
-            match self.free_or_imported(node) {
+            match self.free_or_imported(node, || ()) {
                 (Some(frame), _) => return Some(frame),
                 (None, Import::Came | Import::Nothing) => break,
                 (None, Import::Underway) => {
@@ -259,15 +259,17 @@ impl Space {
     pub(crate) fn free_or_imported<'a>(
         &self,
         node: &'a Node,
+        count: impl Fn(),
     ) -> (Option<TransitFrame<'a>>, Import) {
+        let pop = || node.pop_free_beyond(0, &count);
         loop {
-            if let Some(frame) = node.pop_free() {
+            if let Some(frame) = pop() {
                 return (Some(frame), Import::Came);
             }
             match node.import(self.config.import_batch.max(1)) {
                 // It ends: the device has so many frames and no more.
                 Import::Came => {}
-                import => return (node.pop_free(), import),
+                import => return (pop(), import),
             }
         }
     }
@@ -387,12 +389,13 @@ impl Space {
 
     /// Removes the mappings of the victims' frames, one batch a processor.
     fn clear_victims(&self, node: &Node, victims: &mut Victims<'_>) {
-        let mut mappers = ProcessorSet::EMPTY;
-        for victim in victims.iter() {
-            mappers = mappers.union(victim.entry.mapped());
-        }
-        for processor in mappers.iter().filter_map(|id| self.processor(id)) {
-            let maps = |v: &&mut Victim<'_>| v.is_mapped_by(&processor);
+        let Some(first) = victims.iter().next() else { return };
+        let mappers =
+            victims.iter().fold(ProcessorSet::EMPTY, |all, v| all.union(v.entry.mapped()));
+        let mappers: Batch<_, MAX_PROCESSORS> =
+            mappers.iter().filter_map(|id| self.processor(&first.entry, id)).collect();
+        for processor in mappers.iter() {
+            let maps = |v: &&mut Victim<'_>| v.is_mapped_by(processor);
             let filler = Clear {
                 page: PageNr(0),
                 frame: Frame { node: node.id, nr: FrameNr(0) },
@@ -405,7 +408,7 @@ impl Space {
             if clears.is_empty() {
                 continue;
             }
-            let (done, unsure) = match self.pmap_clear(&processor, &mut clears) {
+            let (done, unsure) = match self.pmap_clear(processor, &mut clears) {
                 Ok(()) => (clears.len(), false),
                 Err(Partial { done, error }) => {
                     (done.min(clears.len()), error == DriverError::Timeout)
@@ -475,8 +478,9 @@ impl Space {
         match refuge {
             Some(refuge) => {
                 let moved_by = MovedBy::new(MoveCause::Eviction, None);
-                entry.add_copy(refuge.activate(page, Arrival::Evicted, moved_by));
-                self.stats.count_copy(node.id, HOST, MoveCause::Eviction);
+                let count =
+                    || self.stats.count_arrival_locked(Some(node.id), HOST, MoveCause::Eviction);
+                entry.add_copy(refuge.activate(page, Arrival::Evicted, moved_by, count));
             }
             None => self.stats.count(node.id, Event::EvictedClean),
         }

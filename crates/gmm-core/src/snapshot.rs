@@ -52,7 +52,8 @@ pub struct NodeStats {
     pub peak_resident_frames: u32,
     /// Distinct pages that its processors have mapped.
     pub touched_pages: u64,
-    /// Faults of its processors that were served.
+    /// Faults that were served from it: its frame was mapped. They are its processors', and those
+    /// of others that map its pages remotely.
     pub faults: u64,
     /// How long these took, from the call of [`Space::fault`] to its end.
     pub fault_service: Histogram,

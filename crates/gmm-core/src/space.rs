@@ -4,11 +4,12 @@ use std::sync::{Arc, OnceLock};
 
 use crate::attributes::AttributeTable;
 use crate::driver::{Capabilities, Device, DriverError, Examine, Mmu, Protection};
+use crate::entry::Mapping;
 use crate::node::Node;
 use crate::region::Regions;
 use crate::remap::Subscribers;
 use crate::stats::Stats;
-use crate::sync::{Mutex, MutexGuard, Rank, RwLock};
+use crate::sync::{Mutex, MutexGuard, Rank, RwLock, Shards, Shared};
 use crate::table::Table;
 use crate::thrashing::Thrashing;
 use crate::trace::Hook;
@@ -29,7 +30,7 @@ pub struct Space {
     pub(crate) attributes: RwLock<AttributeTable>,
     pub(crate) subscribers: RwLock<Subscribers>,
     nodes: [OnceLock<Node>; MAX_NODES],
-    processors: [RwLock<Option<Arc<Processor>>>; MAX_PROCESSORS],
+    processors: Shards<Processor, MAX_PROCESSORS>,
     cpu: Arc<Processor>,
     /// Held while devices join, contexts attach and detach, and regions come and go, so that each
     /// context is asked about each region.
@@ -77,14 +78,14 @@ impl Space {
             attributes: RwLock::default(),
             subscribers: RwLock::default(),
             nodes: [const { OnceLock::new() }; MAX_NODES],
-            processors: [const { RwLock::new(None) }; MAX_PROCESSORS],
+            processors: Shards::new(),
             cpu: Arc::clone(&cpu),
             setup: Mutex::default(),
             config,
         };
         space.add_device(host)?;
         space.stats.begin(&cpu);
-        space.processors[0].with_mut(|slot| *slot = Some(cpu));
+        space.processors.set(0, Some(&cpu));
         Ok(Arc::new(space))
     }
 
@@ -151,7 +152,7 @@ impl Space {
         let _setup = self.set_up();
         let of_node = self.node(node)?.device.capabilities();
         let capabilities = mmu.capabilities().unwrap_or(of_node);
-        let free = self.processors.iter().position(|slot| slot.with(Option::is_none));
+        let free = (0..MAX_PROCESSORS).find(|&id| self.processors.get(0, id).is_none());
         let id = ProcessorId(free.ok_or(Error::TooManyProcessors)? as u8);
         // Frames move for the processor that owns the window, not for others of its node.
         let capabilities = capabilities - Capabilities::MOVABLE_FRAMES;
@@ -165,7 +166,7 @@ impl Space {
         }
         self.stats.begin(&processor);
         // Seen by others only when it is known what it can use.
-        self.processors[id.index()].with_mut(|slot| *slot = Some(Arc::clone(&processor)));
+        self.processors.set(id.index(), Some(&processor));
         Ok(Attached { processor, refused })
     }
 
@@ -207,7 +208,8 @@ impl Space {
         }
         self.regions.lock().for_each_mut(|region| region.refused_by.remove(processor.id));
         self.stats.end(processor);
-        let left = self.processors[processor.id.index()].with_mut(Option::take);
+        let left = self.processors.get(0, processor.id.index()).map(|left| left.to_arc());
+        self.processors.set(processor.id.index(), None);
         setup.left.extend(left);
     }
 
@@ -253,7 +255,7 @@ impl Space {
     /// Asks every context, and the CPU last, to reserve `range`; all or none.
     fn reserve_everywhere(&self, range: PageRange) -> Result<(), Refusal> {
         let mut reserved = ProcessorSet::EMPTY;
-        let cpu_last = self.processors().chain(core::iter::once(Arc::clone(&self.cpu)));
+        let cpu_last = self.processors().chain(self.processors.get(0, 0));
         for processor in cpu_last {
             let (suggestion, cause) = match processor.mmu.va_examine(range) {
                 Ok(Examine::Reserved) => {
@@ -332,12 +334,25 @@ impl Space {
     }
 
     /// The attached contexts, without the CPU.
-    pub(crate) fn processors(&self) -> impl Iterator<Item = Arc<Processor>> {
-        self.processors[1..].iter().filter_map(|slot| slot.with(Clone::clone))
+    /// All processors, the CPU first.
+    pub(crate) fn all_processors(&self) -> impl Iterator<Item = Shared<Processor>> {
+        (0..MAX_PROCESSORS).filter_map(|id| self.processors.get(0, id))
     }
 
-    pub(crate) fn processor(&self, id: ProcessorId) -> Option<Arc<Processor>> {
-        self.processors[id.index()].with(Clone::clone)
+    /// All processors but the CPU.
+    pub(crate) fn processors(&self) -> impl Iterator<Item = Shared<Processor>> {
+        (1..MAX_PROCESSORS).filter_map(|id| self.processors.get(0, id))
+    }
+
+    /// The processor of that number, for work on the entry that `m` is of.
+    pub(crate) fn processor(&self, m: &Mapping, id: ProcessorId) -> Option<Shared<Processor>> {
+        // Entries next to each other are 64 bytes apart.
+        self.processor_by(core::ptr::from_ref(m).addr() as u64 / 64, id)
+    }
+
+    /// The processor of that number; see [`Shards`].
+    pub(crate) fn processor_by(&self, by: u64, id: ProcessorId) -> Option<Shared<Processor>> {
+        self.processors.get(by, id.index())
     }
 }
 

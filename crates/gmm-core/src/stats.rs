@@ -1,18 +1,19 @@
 //! Counters: written with relaxed atomics, read without a lock.
 //!
-//! A fault counts with three read-modify-writes: how long it took (in its node's histogram), how
-//! it was resolved (of its processor), and what it copied (of that pair of nodes); each of the
-//! three lies in another's line only if processor, pair or node are the same. Plain atomics, not
-//! those of [`sync`](crate::sync): no schedule depends on them.
+//! What a fault that is served counts (how long it took, how it was resolved, what it copied) is
+//! written under the frame-list lock of the node that it was served from, which it holds for a
+//! moment anyway: no read-modify-write is added. So each of these counters belongs to one node, and
+//! is named `..._locked`; the caller holds that node's lock.
 
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU8, Ordering};
 use core::time::Duration;
 
 use crossbeam_utils::CachePadded;
 
 use crate::driver::Access;
 use crate::histogram::Times;
-use crate::{MAX_NODES, MAX_PROCESSORS, NodeId, Processor, ProcessorId};
+use crate::sync::{Counter, shard_of};
+use crate::{MAX_NODES, MAX_PROCESSORS, NodeId, PageNr, Processor, ProcessorId};
 
 /// Why a page is moved, copied or dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -151,16 +152,35 @@ pub(crate) struct Stats {
 }
 
 struct NodeCounters {
-    events: [AtomicU64; NR_EVENTS],
-    /// Faults of its processors that were served.
+    /// In as many copies as [`ProcessorCounters::faults`]; most are in the first.
+    events: [CachePadded<[Counter; NR_EVENTS]>; NR_SHARDS],
+    /// Faults that were served from it.
     served: CachePadded<Times>,
+    /// The same by processor, access and outcome.
+    faults: Box<[CachePadded<Faults>]>,
 }
 
+/// By access and outcome.
+type Faults = [[Counter; NR_OUTCOMES]; 2];
+
+/// How many copies there are of what faults count that take no frame-list lock: those on different
+/// pages write different lines.
+const NR_SHARDS: usize = 8;
+
 struct ProcessorCounters {
-    /// By access and outcome.
-    faults: [[AtomicU64; NR_OUTCOMES]; 2],
+    /// Those that were not served. A page counts in one of the copies.
+    faults: [CachePadded<Faults>; NR_SHARDS],
     /// The node of who has this number, or [`NOBODY`].
     node: AtomicU8,
+}
+
+/// A fault that has been served, all but counted.
+#[derive(Clone, Copy)]
+pub(crate) struct Served {
+    pub(crate) processor: ProcessorId,
+    pub(crate) access: Access,
+    pub(crate) outcome: FaultOutcome,
+    pub(crate) took: Duration,
 }
 
 const NOBODY: u8 = u8::MAX;
@@ -168,24 +188,25 @@ const NOBODY: u8 = u8::MAX;
 /// Pages copied from one node to another, by cause: one line a pair.
 #[repr(align(64))]
 struct PairCounters {
-    pages: [AtomicU64; MoveCause::ALL.len()],
+    pages: [Counter; MoveCause::ALL.len()],
 }
 
 impl Stats {
     pub(crate) fn new() -> Self {
         let node = |_| {
             CachePadded::new(NodeCounters {
-                events: [const { AtomicU64::new(0) }; NR_EVENTS],
+                events: Default::default(),
                 served: CachePadded::new(Times::new()),
+                faults: (0..MAX_PROCESSORS).map(|_| CachePadded::default()).collect(),
             })
         };
         let processor = |_| {
             CachePadded::new(ProcessorCounters {
-                faults: [const { [const { AtomicU64::new(0) }; NR_OUTCOMES] }; 2],
+                faults: Default::default(),
                 node: AtomicU8::new(NOBODY),
             })
         };
-        let pair = |_| PairCounters { pages: [const { AtomicU64::new(0) }; MoveCause::ALL.len()] };
+        let pair = |_| PairCounters { pages: [const { Counter::new() }; MoveCause::ALL.len()] };
         Self {
             nodes: (0..MAX_NODES).map(node).collect(),
             processors: (0..MAX_PROCESSORS).map(processor).collect(),
@@ -194,34 +215,47 @@ impl Stats {
     }
 
     pub(crate) fn count(&self, node: NodeId, event: Event) {
-        self.nodes[node.index()].events[event as usize].fetch_add(1, Ordering::Relaxed);
+        self.nodes[node.index()].events[0][event as usize].add(1);
+    }
+
+    pub(crate) fn count_locked(&self, node: NodeId, event: Event) {
+        self.nodes[node.index()].events[0][event as usize].add_locked(1);
     }
 
     pub(crate) fn get(&self, node: NodeId, event: Event) -> u64 {
-        self.nodes[node.index()].events[event as usize].load(Ordering::Relaxed)
+        let copies = &self.nodes[node.index()].events;
+        copies.iter().map(|events| events[event as usize].get()).sum()
     }
 
-    /// A fault has been dealt with; `took` is the time that it took.
-    pub(crate) fn count_fault(
+    /// A fault was served from `node`.
+    pub(crate) fn count_served_locked(&self, node: NodeId, served: Served) {
+        let Served { processor, access, outcome, took } = served;
+        let of_node = &self.nodes[node.index()];
+        of_node.served.count_locked(took);
+        of_node.faults[processor.index()][access as usize][outcome as usize].add_locked(1);
+    }
+
+    /// A fault on `page` was dealt with in another way.
+    pub(crate) fn count_unserved(
         &self,
         processor: &Processor,
+        page: PageNr,
         access: Access,
         outcome: FaultOutcome,
-        took: Duration,
     ) {
-        let of_processor = &self.processors[processor.id.index()];
-        of_processor.faults[access as usize][outcome as usize].fetch_add(1, Ordering::Relaxed);
-        match outcome {
-            FaultOutcome::Copied | FaultOutcome::ZeroFilled | FaultOutcome::Mapped => {
-                self.nodes[processor.node.index()].served.count(took);
-            }
-            FaultOutcome::Coalesced => self.count(processor.node, Event::Coalesced),
-            FaultOutcome::Throttled => self.count(processor.node, Event::Throttled),
-            FaultOutcome::Failed => self.count(processor.node, Event::Failed),
-        }
+        let copy = shard_of(page.0, NR_SHARDS);
+        let of_processor = &self.processors[processor.id.index()].faults[copy];
+        of_processor[access as usize][outcome as usize].add(1);
+        let event = match outcome {
+            FaultOutcome::Coalesced => Event::Coalesced,
+            FaultOutcome::Throttled => Event::Throttled,
+            FaultOutcome::Failed => Event::Failed,
+            FaultOutcome::Copied | FaultOutcome::ZeroFilled | FaultOutcome::Mapped => return,
+        };
+        self.nodes[processor.node.index()].events[copy][event as usize].add(1);
     }
 
-    /// The faults that were served for processors of `node`.
+    /// The faults that were served from `node`.
     pub(crate) fn served(&self, node: NodeId) -> &Times {
         &self.nodes[node.index()].served
     }
@@ -229,9 +263,9 @@ impl Stats {
     /// A new processor has got a number: its faults are counted from here.
     pub(crate) fn begin(&self, processor: &Processor) {
         let counters = &self.processors[processor.id.index()];
-        for count in counters.faults.iter().flatten() {
-            count.store(0, Ordering::Relaxed);
-        }
+        let of_nodes = self.nodes.iter().map(|node| &*node.faults[processor.id.index()]);
+        let unserved = counters.faults.iter().map(|faults| &**faults);
+        of_nodes.chain(unserved).flatten().flatten().for_each(Counter::reset);
         counters.node.store(processor.node.0, Ordering::Relaxed);
     }
 
@@ -247,18 +281,34 @@ impl Stats {
     }
 
     pub(crate) fn faults(&self, id: ProcessorId, access: Access, outcome: FaultOutcome) -> u64 {
-        let of_processor = &self.processors[id.index()];
-        of_processor.faults[access as usize][outcome as usize].load(Ordering::Relaxed)
+        let of_nodes = self.nodes.iter().map(|node| &*node.faults[id.index()]);
+        let unserved = self.processors[id.index()].faults.iter().map(|faults| &**faults);
+        let all = of_nodes.chain(unserved);
+        all.map(|faults| faults[access as usize][outcome as usize].get()).sum()
     }
 
-    /// A page was copied from one node to another, and the copy is valid.
-    pub(crate) fn count_copy(&self, from: NodeId, to: NodeId, cause: MoveCause) {
-        let pair = &self.copied[from.index()][to.index()];
-        pair.pages[cause as usize].fetch_add(1, Ordering::Relaxed);
+    /// A page was copied by a `gmemcpy`, perhaps over the frame that it had.
+    pub(crate) fn count_memcpy(&self, from: NodeId, to: NodeId) {
+        self.copied[from.index()][to.index()].pages[MoveCause::Copy as usize].add(1);
+    }
+
+    /// A page has come to `to`: it was copied from `from`, or zero-filled. (Those of `gmemcpy` are
+    /// counted by [`Stats::count_memcpy`].)
+    pub(crate) fn count_arrival_locked(&self, from: Option<NodeId>, to: NodeId, cause: MoveCause) {
+        match from {
+            _ if cause == MoveCause::Copy => {}
+            None => self.count_locked(to, Event::Zeroed),
+            Some(from) => {
+                self.copied[from.index()][to.index()].pages[cause as usize].add_locked(1);
+            }
+        }
+        if cause == MoveCause::Prefetch {
+            self.count_locked(to, Event::Prefetched);
+        }
     }
 
     pub(crate) fn copied_pages(&self, from: NodeId, to: NodeId, cause: MoveCause) -> u64 {
         let pair = &self.copied[from.index()][to.index()];
-        pair.pages[cause as usize].load(Ordering::Relaxed)
+        pair.pages[cause as usize].get()
     }
 }

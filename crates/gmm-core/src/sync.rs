@@ -17,6 +17,32 @@ pub use shuttle::sync::atomic;
 
 use crate::{Batch, Clock};
 
+mod counter;
+mod shards;
+#[cfg(all(debug_assertions, not(shuttle)))]
+pub mod traffic;
+
+pub use counter::Counter;
+pub(crate) use shards::shard_of;
+pub use shards::{Shards, Shared};
+
+/// A read-modify-write of what lies at `at`, for who counts them.
+fn note_rmw<T: ?Sized>(at: &T) {
+    #[cfg(all(debug_assertions, not(shuttle)))]
+    traffic::note(core::ptr::from_ref(at).addr());
+    #[cfg(not(all(debug_assertions, not(shuttle))))]
+    let _ = at;
+}
+
+/// Runs `work`, which is no part of the core though it uses its locks: what it writes is not
+/// counted.
+pub fn uncounted<T>(work: impl FnOnce() -> T) -> T {
+    #[cfg(all(debug_assertions, not(shuttle)))]
+    return traffic::uncounted(work);
+    #[cfg(not(all(debug_assertions, not(shuttle))))]
+    work()
+}
+
 /// The lock order: a thread that holds a lock may only take locks of a higher rank. `Entry` may
 /// be taken by try-lock while another entry is held, and several at once in the order of their
 /// addresses ([`Mutex::lock_all`]).
@@ -98,11 +124,12 @@ impl<T, const R: u8> Mutex<T, R> {
     }
 
     fn guard<'a>(&'a self, inner: imp::MutexGuard<'a, T>) -> MutexGuard<'a, T, R> {
+        note_rmw(&self.0);
         MutexGuard {
             inner: Some(inner),
             #[cfg(shuttle)]
             mutex: &self.0,
-            _held: held::Held::new(),
+            _held: held::Held::new(&self.0),
         }
     }
 }
@@ -174,6 +201,9 @@ impl<T> RwLock<T> {
 
     /// Reads through `f`.
     pub fn with<U>(&self, f: impl FnOnce(&T) -> U) -> U {
+        // Once to take it, once to let go.
+        note_rmw(&self.0);
+        note_rmw(&self.0);
         f(&self.0.read().unwrap_or_else(|e| e.into_inner()))
     }
 
@@ -213,17 +243,25 @@ mod held {
         static HELD: [Cell<u8>; 4] = const { [const { Cell::new(0) }; 4] };
     }
 
-    pub(super) struct Held<const R: u8>;
+    pub(super) struct Held<const R: u8> {
+        #[cfg(not(shuttle))]
+        mutex: usize,
+    }
 
     impl<const R: u8> Held<R> {
-        pub(super) fn new() -> Self {
+        pub(super) fn new<T>(_mutex: &T) -> Self {
             HELD.with(|h| h[R as usize].set(h[R as usize].get() + 1));
-            Self
+            Self {
+                #[cfg(not(shuttle))]
+                mutex: core::ptr::from_ref(_mutex).addr(),
+            }
         }
     }
 
     impl<const R: u8> Drop for Held<R> {
         fn drop(&mut self) {
+            #[cfg(not(shuttle))]
+            super::traffic::note(self.mutex);
             // Guards may be dropped while the thread's locals are torn down.
             let _ = HELD.try_with(|h| h[R as usize].set(h[R as usize].get() - 1));
         }
@@ -243,7 +281,7 @@ mod held {
     pub(super) struct Held<const R: u8>;
 
     impl<const R: u8> Held<R> {
-        pub(super) fn new() -> Self {
+        pub(super) fn new<T>(_mutex: &T) -> Self {
             Self
         }
     }

@@ -142,7 +142,7 @@ impl Space {
     /// It has ended.
     pub(crate) fn end(&self, begun: Begun, event: impl FnOnce() -> TraceEvent) {
         if let Begun(Some(begun)) = begun {
-            self.tell(begun, self.clock.now(), event);
+            self.tell(begun, event);
         }
     }
 
@@ -172,17 +172,12 @@ impl Space {
         done
     }
 
-    /// Something has happened for which no clock need be read.
-    pub(crate) fn tell(
-        &self,
-        begun: Duration,
-        ended: Duration,
-        event: impl FnOnce() -> TraceEvent,
-    ) {
+    /// Something that began then has ended.
+    pub(crate) fn tell(&self, begun: Duration, event: impl FnOnce() -> TraceEvent) {
         if self.hook.on.load(Ordering::Relaxed)
             && let Some(observer) = self.hook.observer.get()
         {
-            observer.record(begun, ended, event());
+            observer.record(begun, self.clock.now(), event());
         }
     }
 }

@@ -1,12 +1,11 @@
 //! Whole pages on their way to a node in a flight (`bulk.rs`), for `WILLNEED` and look-ahead: which
 //! pages can go so, and what has to be done with each.
 
-use std::sync::Arc;
-
 use crate::bulk::{Bytes, Copy, Flight, Locked, To};
 use crate::entry::{MAX_COPIES, Mapping};
 use crate::node::TransitFrame;
 use crate::space::Space;
+use crate::sync::Shared;
 use crate::{NodeId, PAGE_SIZE, Processor};
 
 impl Space {
@@ -16,7 +15,7 @@ impl Space {
         &self,
         m: &Mapping,
         node: NodeId,
-        mappers: &[Arc<Processor>],
+        mappers: &[Shared<Processor>],
         exclusive: bool,
     ) -> bool {
         let is_special = m.is_advised() || m.is_watched() || m.has_replica() || m.is_unsure();
@@ -62,7 +61,7 @@ impl Space {
 
     fn set_up_mappings(&self, l: &mut Locked<'_>, node: NodeId, exclusive: bool) {
         for id in l.m.mapped().iter() {
-            let Some(p) = self.processor(id) else { continue };
+            let Some(p) = self.processor(&l.m, id) else { continue };
             if l.m.copy_on(p.node).is_none() {
                 // A remote mapping, of a frame that goes.
                 if l.here.is_none() {

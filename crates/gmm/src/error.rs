@@ -43,6 +43,17 @@ pub enum Error {
         /// The nodes that are, in words.
         xpus: String,
     },
+    /// An allocator of device memory has no room for a request, and says why, with numbers.
+    #[error(transparent)]
+    Allocator(#[from] gmm_alloc::Error),
+    /// An allocator of device memory did not get what it needed from the manager.
+    #[error("to {action}: {cause}")]
+    Backing {
+        /// What it needed.
+        action: gmm_alloc::Action,
+        /// Why it did not get it.
+        cause: Box<Self>,
+    },
     /// The file of a trace could not be made or written.
     #[error("the trace can't be written to {path:?}: {cause}")]
     Trace {

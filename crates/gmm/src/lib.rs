@@ -31,6 +31,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod advice;
+pub mod alloc;
 mod background;
 mod buffer;
 mod builder;
@@ -66,3 +67,5 @@ pub use report::Report;
 pub use size::{GIB, KIB, MIB, display_bytes};
 pub use trace::{TraceGuard, TraceSummary};
 pub use xpu::{Held, HostXpu, Kernel, Launch, Module, Stream, Xpu};
+/// What a buffer may hold: its elements are valid when all their bytes are zero.
+pub use zerocopy::FromZeros;

@@ -56,7 +56,7 @@ const OF_NODE: [Metric<NodeStats>; 19] = [
     metric("touched_pages", Counter, "Distinct pages mapped by its processors.", |n| {
         n.touched_pages
     }),
-    metric("faults", Counter, "Faults of its processors that were served.", |n| n.faults),
+    metric("faults", Counter, "Faults that were served from it.", |n| n.faults),
     metric("coalesced_faults", Counter, "Faults that another had just served.", |n| {
         n.coalesced_faults
     }),

@@ -1,6 +1,7 @@
 //! XPUs as a program uses them: load a kernel, launch it, wait.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -118,7 +119,9 @@ impl Xpu {
     /// [`Error::Forked`](crate::Error::Forked).
     pub fn stream(&self) -> Result<Stream> {
         let _inside = self.gmm.enter()?;
-        Ok(Stream { xpu: self.clone(), inner: self.context.stream() })
+        static STREAMS: AtomicU64 = AtomicU64::new(0);
+        let nr = STREAMS.fetch_add(1, Ordering::Relaxed);
+        Ok(Stream { nr, xpu: self.clone(), inner: Arc::new(self.context.stream()) })
     }
 
     /// Makes `pages` resident on this XPU and mapped by this context, and keeps them there until
@@ -131,6 +134,10 @@ impl Xpu {
         let inside = self.gmm.enter()?;
         let hold = inside.space.hold(self.context.processor(), pages, access)?;
         Ok(Held { gmm: self.gmm.clone(), hold: Some(hold) })
+    }
+
+    pub(crate) fn gmm(&self) -> &Gmm {
+        &self.gmm
     }
 
     /// The host XPU's own view of the context: its process, its counters.
@@ -209,11 +216,21 @@ pub struct Kernel {
 
 /// A queue of launches.
 pub struct Stream {
+    /// No other stream of this process has it.
+    nr: u64,
     xpu: Xpu,
-    inner: gmm_hostxpu::Stream,
+    inner: Arc<gmm_hostxpu::Stream>,
 }
 
 impl Stream {
+    pub(crate) fn nr(&self) -> u64 {
+        self.nr
+    }
+
+    pub(crate) fn queue(&self) -> &Arc<gmm_hostxpu::Stream> {
+        &self.inner
+    }
+
     /// Launches `kernel` over the indices `0 .. grid`, which the XPU's cores take one by one.
     /// Where faults can't be replayed, the regions of all pointers in `args` are made resident
     /// and held until the launch completes; [`Stream::launch_using`] names them instead.

@@ -15,11 +15,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use gmm_core::driver::Access;
-use gmm_core::{Error, PAGE_SIZE, Space, VirtAddr};
+use gmm_core::{Error, PAGE_SIZE, PageRange, Space, VirtAddr};
 use gmm_os::{BlockedSignals, Creator, Waits};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 
+use crate::coming::Coming;
 use crate::uffd::{Event, Uffd};
 use crate::{CpuMmu, SetupError};
 
@@ -53,8 +54,11 @@ pub trait FaultServer: Send + Sync {
     fn fault(&self, addr: VirtAddr, access: Access);
 
     /// Nobody waits any more for what this thread serves: time to bring what is about to be
-    /// touched.
-    fn look_ahead(&self) {}
+    /// touched. Says which pages before it begins; `false` if there are none.
+    fn look_ahead(&self, announce: &dyn Fn(PageRange)) -> bool {
+        let _ = announce;
+        false
+    }
 }
 
 impl FaultServer for Space {
@@ -69,9 +73,8 @@ impl FaultServer for Space {
         // touch is a SIGSEGV. A page that a launch holds is one that is touched again.
     }
 
-    fn look_ahead(&self) {
-        // The others serve faults meanwhile.
-        while Space::look_ahead(self, self.cpu(), |_| {}) {}
+    fn look_ahead(&self, announce: &dyn Fn(PageRange)) -> bool {
+        Space::look_ahead(self, self.cpu(), announce)
     }
 }
 
@@ -97,12 +100,13 @@ impl FaultHandlers {
         let mut handlers = Self { stop, threads: ManuallyDrop::new(Vec::new()), creator };
         // A thread inherits the mask, so that no signal ever arrives at it.
         let _blocked = BlockedSignals::new();
-        let watch = Arc::new(Watch::default());
+        let (watch, coming) = (Arc::new(Watch::default()), Arc::new(Coming::default()));
         for i in 0..nr_threads.max(1) {
             let stop =
                 handlers.stop.try_clone().map_err(|cause| setup_error("dup(eventfd)", cause))?;
-            let (faults, mmu, watch) = (Arc::clone(faults), Arc::clone(mmu), Arc::clone(&watch));
-            let server = Server { faults, mmu, stop, spin, watch };
+            let (faults, mmu) = (Arc::clone(faults), Arc::clone(mmu));
+            let (watch, coming) = (Arc::clone(&watch), Arc::clone(&coming));
+            let server = Server { faults, mmu, stop, spin, watch, coming };
             let thread = std::thread::Builder::new()
                 .name(format!("gmm-fault-{i}"))
                 .spawn(move || server.run())
@@ -145,6 +149,7 @@ struct Server<S> {
     stop: OwnedFd,
     spin: Duration,
     watch: Arc<Watch>,
+    coming: Arc<Coming>,
 }
 
 /// One thread of all looks for events, the others sleep.
@@ -212,7 +217,21 @@ impl<S: FaultServer> Server<S> {
         found
     }
 
+    /// Serves a fault, and then brings what the next ones will want: those that come meanwhile for
+    /// such pages are answered here, the others by other threads.
     fn serve(&self, event: Event) {
+        if self.coming.takes(event) {
+            return;
+        }
+        self.answer(event);
+        while self.faults.look_ahead(&|pages| self.coming.begin(pages)) {
+            for event in self.coming.end() {
+                self.answer(event);
+            }
+        }
+    }
+
+    fn answer(&self, event: Event) {
         match event {
             Event::Missing { addr, access } => self.faults.fault(addr, access),
             Event::WriteProtected { addr } => self.faults.fault(addr, Access::Write),
@@ -222,7 +241,6 @@ impl<S: FaultServer> Server<S> {
         // Entering a page has woken who waits for it, and so has poisoning it; but no path at
         // all may leave a thread waiting, and one that is woken for nothing only touches again.
         let _ = self.uffd().wake(addr.page().start().0, PAGE_SIZE);
-        self.faults.look_ahead();
     }
 }
 

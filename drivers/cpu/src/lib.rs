@@ -42,6 +42,7 @@
 
 mod bits;
 mod clock;
+mod coming;
 mod driver;
 mod error;
 mod handler;

@@ -300,6 +300,11 @@ impl Launch {
         self.shared.await_end(&self.record, wait::deadline(timeout))
     }
 
+    /// Whether both are handles to one launch.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.record, &other.record)
+    }
+
     /// The kernel's name.
     pub fn kernel(&self) -> &str {
         &self.record.kernel

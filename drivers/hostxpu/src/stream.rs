@@ -72,15 +72,18 @@ impl Stream {
         Ok(Launch { shared: self.shared.clone(), record })
     }
 
+    /// The launch that was given to this stream last; none before the first. When it has completed
+    /// so have all before it.
+    pub fn last(&self) -> Option<Launch> {
+        let last = self.last.lock().unwrap_or_else(|e| e.into_inner()).clone();
+        last.map(|record| Launch { shared: self.shared.clone(), record })
+    }
+
     /// Waits until all that was given to this stream has completed.
     ///
     /// # Errors
     /// [`Error::Launch`] if the context ended before.
     pub fn wait(&self) -> Result<(), Error> {
-        let last = self.last.lock().unwrap_or_else(|e| e.into_inner()).clone();
-        match last {
-            Some(record) => Launch { shared: self.shared.clone(), record }.wait(),
-            None => Ok(()),
-        }
+        self.last().map_or(Ok(()), |last| last.wait())
     }
 }

@@ -27,7 +27,7 @@ struct Suite {
 const POSITIVE: [&str; 4] = ["ratio", "ratio_min", "ratio_max", "repeats"];
 const TEXTS: [&str; 4] = ["suite", "case", "parameter", "baseline"];
 
-const SUITES: [Suite; 13] = [
+const SUITES: [Suite; 15] = [
     Suite {
         name: "faults",
         cases: &[
@@ -57,16 +57,39 @@ const SUITES: [Suite; 13] = [
     },
     Suite {
         name: "product",
-        cases: &["faults k=1024", "prefetch k=1024", "faults k=2048", "prefetch k=2048"],
-        positive: &["seconds", "baseline_seconds", "bytes", "faults"],
-        numbers: &[],
-        texts: &[],
+        cases: &[
+            "faults k=1024 fp32",
+            "prefetch k=1024 fp32",
+            "faults k=2048 fp32",
+            "faults k=2048 fp16",
+            "faults k=2048 fp32 cores=2",
+            "prefetch k=2048 fp16 cores=2",
+            "faults k=2048 fp16 blocks=3 factor=1.5 lru",
+            "prefetch k=2048 fp16 blocks=3 factor=1.5 lru",
+        ],
+        positive: &["seconds", "baseline_seconds", "operand_bytes", "pages_moved", "pages_least"],
+        numbers: &["faults", "coalesced_faults", "factor"],
+        texts: &["policy", "type"],
     },
     Suite {
         name: "latency",
         cases: &["to-xpu arriving", "to-cpu arriving", "to-xpu from-rest", "to-cpu from-rest"],
         positive: &["seconds", "baseline_seconds", "pages"],
         numbers: &["overhead_us_median", "overhead_us_p99", "steal_percent"],
+        texts: &[],
+    },
+    Suite {
+        name: "cost",
+        cases: &["to-xpu sequential", "to-cpu sequential"],
+        positive: &["seconds", "baseline_seconds", "bytes", "target_ratio"],
+        numbers: &[],
+        texts: &[],
+    },
+    Suite {
+        name: "cost",
+        cases: &["idle"],
+        positive: &["threads"],
+        numbers: &["context_switches", "context_switches_min", "context_switches_max"],
         texts: &[],
     },
     Suite {
@@ -126,6 +149,12 @@ const SUITES: [Suite; 13] = [
             "sort threads=2",
             "join threads=2",
             "stencil threads=2",
+            "dedup threads=1",
+            "map-reduce threads=1",
+            "blocks threads=1",
+            "dedup threads=2",
+            "map-reduce threads=2",
+            "blocks threads=2",
         ],
         positive: &["seconds", "baseline_seconds", "ratio_low_95", "ratio_high_95"],
         numbers: &[],

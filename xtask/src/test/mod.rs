@@ -6,6 +6,7 @@
 mod bench;
 mod code;
 mod demo_report;
+mod instructions;
 mod kernels;
 mod layers;
 mod readme;

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
 use super::tally::Tally;
-use super::{Context, Done, bench, kernels, layers, readme, reference, sizes, tree};
+use super::{Context, Done, bench, instructions, kernels, layers, readme, reference, sizes, tree};
 use crate::man;
 use crate::process::{self, Finished, Show};
 
@@ -19,7 +19,7 @@ pub(super) struct Step {
     pub(super) run: fn(&Context) -> Result<Done>,
 }
 
-pub(super) const STEPS: [Step; 17] = [
+pub(super) const STEPS: [Step; 18] = [
     Step { name: "fmt", what: "the code is formatted", run: fmt },
     Step { name: "tree", what: "what no file of the tree may hold", run: tree::step },
     Step { name: "layers", what: "a crate uses only crates below it", run: layers::step },
@@ -34,6 +34,11 @@ pub(super) const STEPS: [Step; 17] = [
     },
     Step { name: "doctests", what: "the examples in the documentation", run: doctests },
     Step { name: "release", what: "the stress tests, optimised", run: release },
+    Step {
+        name: "instructions",
+        what: "a fault takes no more instructions than were recorded",
+        run: instructions::step,
+    },
     Step { name: "shuttle", what: "interleavings of threads (ci/shuttle.sh)", run: shuttle },
     Step { name: "doctor", what: "gmm doctor runs and its JSON is whole", run: doctor },
     Step { name: "demo", what: "the language model against its reference", run: reference::step },

@@ -111,13 +111,17 @@ impl<B: Backend> Stitching<B> {
     /// Makes the placement's memory all mapped, and one live piece.
     fn make(&mut self, placement: Placement, request: Request) -> Result<Index> {
         let bytes = placement.start..placement.start + request.needed_bytes;
+        let live = Live::new(request.size_bytes, request.stream);
+        if self.space.is_within(placement.first, &bytes) {
+            self.space.fences(placement.first).order(&mut self.memory, request.stream)?;
+            return Ok(self.space.take(placement.first, bytes, live));
+        }
         let (first, last) = self.space.claim(placement.first, bytes.clone());
         let mapped = self.map_claim(first, last, placement.new_frames, request);
         if let Err(error) = mapped {
             self.space.unclaim(first, last);
             return Err(error);
         }
-        let live = Live::new(request.size_bytes, request.stream);
         Ok(self.space.settle(first, last, bytes, live))
     }
 

@@ -14,7 +14,7 @@ use super::rests::Rests;
 use crate::BlockId;
 use crate::block::Live;
 use crate::fences::Fences;
-use crate::pieces::{Index, Pieces};
+use crate::pieces::{Index, Piece, Pieces};
 
 pub(super) enum State {
     Live(Live),
@@ -22,8 +22,9 @@ pub(super) enum State {
     Idle(Fences),
     /// Free and not mapped, since this point of time.
     Void(u64),
-    /// Part of a placement that is being made: as `Idle` or `Void`, but in no index.
-    Claimed(Claim),
+    /// Part of a placement that is being made: as `Idle` or `Void`, but in no index. Boxed, so that
+    /// a piece fits in a cache line; it is rare.
+    Claimed(Box<Claim>),
 }
 
 #[derive(Clone)]
@@ -31,6 +32,8 @@ pub(super) enum Claim {
     Idle(Fences),
     Void(u64),
 }
+
+const _: () = assert!(size_of::<Piece<State>>() == 64, "a piece is a cache line");
 
 /// Pieces and the indexes over those that are free.
 pub(super) struct Space {
@@ -188,6 +191,37 @@ impl Space {
         self.pieces.merge_next(index);
     }
 
+    /// Whether all of `bytes` is in one idle piece.
+    pub(super) fn is_within(&self, index: Index, bytes: &Range<u64>) -> bool {
+        let piece = &self.pieces[index];
+        matches!(piece.data, State::Idle(_)) && bytes.end <= piece.end()
+    }
+
+    /// Makes `bytes` of an idle piece a live one; what is left on either side stays idle.
+    pub(super) fn take(&mut self, idle: Index, bytes: Range<u64>, live: Live) -> Index {
+        let Range { start, end } = self.range(idle);
+        self.unlist(idle);
+        let fences = match std::mem::replace(&mut self.pieces[idle].data, State::Live(live)) {
+            State::Idle(fences) => fences,
+            _ => unreachable!("only idle pieces are taken"),
+        };
+        let mut index = idle;
+        if start < bytes.start {
+            let fences = State::Idle(fences.clone());
+            let live = std::mem::replace(&mut self.pieces[idle].data, fences);
+            index = self.pieces.split(idle, bytes.start - start, live);
+            self.list(idle);
+        }
+        if bytes.end < end {
+            let rest = self.pieces.split(index, bytes.end - bytes.start, State::Idle(fences));
+            self.list(rest);
+        }
+        if end - start >= PAGE_SIZE {
+            self.rests.remove(pages_touched(bytes));
+        }
+        index
+    }
+
     /// Sets aside the free bytes of a placement, and the rest of the void pages that it touches.
     /// `first` is the piece that `bytes` begin in; returns the first and the last piece claimed.
     pub(super) fn claim(&mut self, first: Index, bytes: Range<u64>) -> (Index, Index) {
@@ -207,8 +241,8 @@ impl Space {
             self.unlist(last);
             let piece = &mut self.pieces[last];
             piece.data = match std::mem::replace(&mut piece.data, State::Void(0)) {
-                State::Idle(fences) => State::Claimed(Claim::Idle(fences)),
-                State::Void(since) => State::Claimed(Claim::Void(since)),
+                State::Idle(fences) => State::Claimed(Box::new(Claim::Idle(fences))),
+                State::Void(since) => State::Claimed(Box::new(Claim::Void(since))),
                 State::Live(_) | State::Claimed(_) => unreachable!("a placement is free"),
             };
             if piece.end() >= bytes.end {
@@ -260,12 +294,12 @@ impl Space {
         let mut index = first;
         let before = bytes.start - self.range(first).start;
         if before > 0 {
-            index = self.pieces.split(first, before, State::Claimed(Claim::Void(0)));
+            index = self.pieces.split(first, before, State::Claimed(Box::new(Claim::Void(0))));
         }
         let after = end - bytes.end;
         if after > 0 {
             let len = bytes.end - bytes.start;
-            let rest = self.pieces.split(index, len, State::Claimed(Claim::Void(0)));
+            let rest = self.pieces.split(index, len, State::Claimed(Box::new(Claim::Void(0))));
             self.pieces[index].data = State::Live(live);
             self.set_free(rest, State::Idle(Fences::default()));
         } else {

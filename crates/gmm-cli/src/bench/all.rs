@@ -20,12 +20,18 @@ pub(super) struct AllArgs {
 }
 
 /// The command lines, and how each is shortened.
-const LINES: [(&str, &str); 14] = [
+const LINES: [(&str, &str); 20] = [
     ("faults --bytes 128MiB --peers", "--bytes 16MiB --repeats 5"),
     ("faults --bytes 128MiB --order random", "--bytes 16MiB --repeats 5"),
     ("faults --bytes 128MiB --cores 4", "--bytes 16MiB --repeats 5"),
-    ("product", "--k 1024,2048 --m 256 --repeats 5"),
+    ("product", "--k 1024,2048 --m 256 --cores 1,2 --repeats 5"),
+    (
+        "product --k 10240 --m 4096 --types fp16 --cores 1 --blocks 3 --factors 1,1.5,2,4 \
+         --policies dip,lru,fifo16 --repeats 5",
+        "--k 2048 --m 4096 --factors 1.5 --policies lru --repeats 5",
+    ),
     ("latency", "--pages 4 --repeats 5"),
+    ("cost --bytes 128MiB", "--bytes 16MiB --repeats 5"),
     (
         "prefetch --bytes 256MiB --chunks 64KiB,256KiB,1MiB,4MiB,16MiB,64MiB,256MiB",
         "--bytes 16MiB --chunks 1MiB --repeats 5",
@@ -38,6 +44,22 @@ const LINES: [(&str, &str); 14] = [
     (
         "oversubscribe --factors 1.25,1.5,2,4 --policies dip,lru",
         "--xpu-memory 8MiB --factors 1.5 --policies dip --sweeps 5",
+    ),
+    (
+        "oversubscribe --xpu-memory 32MiB --factors 2 --policies dip --sweeps 5 --link pcie3x16",
+        "--xpu-memory 8MiB",
+    ),
+    (
+        "oversubscribe --xpu-memory 32MiB --factors 2 --policies dip --sweeps 5 --link pcie3x16 --half-duplex",
+        "--xpu-memory 8MiB",
+    ),
+    (
+        "oversubscribe --xpu-memory 32MiB --factors 2 --policies dip --sweeps 5 --link 2GiB",
+        "--xpu-memory 8MiB",
+    ),
+    (
+        "oversubscribe --xpu-memory 32MiB --factors 2 --policies dip --sweeps 5 --link 2GiB --half-duplex",
+        "--xpu-memory 8MiB",
     ),
     ("pagesize", "--bytes 4MiB --repeats 5"),
     ("cpu --bytes 64MiB", "--bytes 4MiB --pairs 6"),

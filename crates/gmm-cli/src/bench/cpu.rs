@@ -1,10 +1,11 @@
 //! What memory that XPUs can see costs a program on the CPU: first touches against those of the
-//! kernel's own huge pages, and programs in memory that was touched before.
+//! kernel's own huge pages, programs in memory that was touched before, and programs that take memory
+//! and give it back all the time.
 
 use std::time::Instant;
 
 use anyhow::ensure;
-use clap::Args;
+use clap::{Args, ValueEnum as _};
 use gmm::{Gmm, MIB, Unified, display_bytes};
 
 use super::distribution::{Distribution, Pairs};
@@ -13,6 +14,7 @@ use super::ordinary::{Ordinary, Pages};
 use super::programs::{self, Program};
 use super::record::Record;
 use super::session::Session;
+use super::storms::{self, Storm};
 
 /// What `gmm bench cpu` takes.
 #[derive(Debug, Args)]
@@ -28,9 +30,13 @@ pub(super) struct CpuArgs {
     #[arg(long, value_delimiter = ',', default_value = "1,2",
           value_parser = clap::value_parser!(u32).range(1..=64))]
     threads: Vec<u32>,
-    /// Which programs run [default: all]
+    /// Which programs run [default: all, if no storm is named]
     #[arg(long, value_enum, value_delimiter = ',')]
     programs: Vec<Program>,
+    /// Which storms of allocations run, on heaps of 32 MiB a thread at least [default: all,
+    /// if no program is named]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    storms: Vec<Storm>,
     #[command(flatten)]
     pub(super) output: Output,
 }
@@ -40,8 +46,12 @@ pub(super) fn run(args: &CpuArgs, session: &mut Session) -> anyhow::Result<()> {
     let gmm = Gmm::builder().build()?;
     let mut ordinary = Ordinary::new(args.bytes, Pages::Huge)?;
     let mut unified: Unified<u64> = gmm.mmap_named(ordinary.len(), "bench data")?;
-    let programs = if args.programs.is_empty() { &Program::ALL[..] } else { &args.programs };
-    let cases = 1 + programs.len() * args.threads.len();
+    // Who names some of the one kind does not ask for the other.
+    let (programs, storms) = match (&args.programs[..], &args.storms[..]) {
+        ([], []) => (&Program::ALL[..], Storm::value_variants()),
+        some => some,
+    };
+    let cases = 1 + (programs.len() + storms.len()) * args.threads.len();
     session.begin("cpu", cases as u64 * u64::from(args.pairs + 1));
 
     session.doing("first touches");
@@ -53,6 +63,15 @@ pub(super) fn run(args: &CpuArgs, session: &mut Session) -> anyhow::Result<()> {
             let record =
                 run_program(args, program, threads as usize, &mut unified, &mut ordinary, session)?;
             session.put(record)?;
+        }
+    }
+    drop((unified, ordinary));
+    for &storm in storms {
+        for &threads in &args.threads {
+            session.doing(format!("{storm:?} with {threads} threads"));
+            let (threads, pairs) = (threads as usize, args.pairs);
+            let record = storms::measure(storm, args.bytes, threads, pairs, &gmm, session)?;
+            session.put(with_interval(record))?;
         }
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! Migration by faults: the XPU, then the CPU, touches one word in each 4 KiB of memory that lies
-//! on the other side. Each repeat takes the four measurements in turn, so that what disturbs the
-//! machine disturbs subject and baseline alike.
+//! on the other side. Each repeat takes the measurements in turn, so that what disturbs the
+//! machine disturbs subject and baseline alike: a raw copy, the touches that fault, and the same
+//! touches once more, which find every page and say what they cost by themselves.
 
 use std::path::PathBuf;
 use std::sync::Barrier;
@@ -78,6 +79,8 @@ impl FaultArgs {
 struct Samples {
     faulted: Vec<f64>,
     raw: Vec<f64>,
+    /// As `faulted`, when every page is there.
+    resident: Vec<f64>,
     /// As `faulted`, with the event trace on.
     traced: Vec<f64>,
     /// Of each page, in seconds.
@@ -203,11 +206,14 @@ impl Bench {
         self.to_xpu.faulted.push(faulted);
         let times = &self.times[..self.order.len()];
         self.to_xpu.pages.extend(times.iter().map(|&ns| ns as f64 * 1e-9));
+        let resident = self.touch_on_xpu()?.as_secs_f64();
+        self.to_xpu.resident.push(resident);
         self.to_cpu.raw.push(raw.to_cpu()?.as_secs_f64());
         let mut pages = core::mem::take(&mut self.to_cpu.pages);
         let faulted = self.touch_on_cpu(&mut pages)?.as_secs_f64();
         self.to_cpu.faulted.push(faulted);
         self.to_cpu.pages = pages;
+        self.to_cpu.resident.push(self.touch_on_cpu(&mut Vec::new())?.as_secs_f64());
         Ok(())
     }
 
@@ -295,6 +301,10 @@ fn summarise(case: &str, parameter: String, bytes: u64, samples: Samples) -> Rec
     let record = Record::new("faults", case, parameter, "raw copy", ratios.collect());
     let traced = samples.traced.iter().zip(&samples.faulted);
     let traced: Vec<_> = traced.map(|(traced, plain)| traced / plain - 1.0).collect();
+    let with_touches = samples.raw.iter().zip(&samples.resident).zip(&samples.faulted);
+    let with_touches = with_touches.map(|((raw, touches), faulted)| (raw + touches) / faulted);
+    let with_touches = Distribution::new(with_touches.collect()).median();
+    let touches_us = Distribution::new(samples.resident).median() / nr_pages as f64 * 1e6;
     let raw = Distribution::new(samples.raw).median();
     let seconds = Distribution::new(samples.faulted).median();
     let raw_page = raw / nr_pages as f64;
@@ -305,7 +315,11 @@ fn summarise(case: &str, parameter: String, bytes: u64, samples: Samples) -> Rec
         .bytes_per_s(bytes as f64 / seconds)
         .with("bytes", bytes)
         .with("raw_copy_bytes_per_s", bytes as f64 / raw)
-        // The time of a fault beyond the median raw copy of a page.
+        // One page's touches when it is there, and the ratio of copies and touches one after the
+        // other to both by faults.
+        .with("touches_us", touches_us)
+        .with("ratio_with_touches", with_touches)
+        // The time of a fault and a page's touches beyond the median raw copy of a page.
         .with("overhead_us_median", overhead.median())
         .with("overhead_us_p99", overhead.percentile(0.99));
     if traced.is_empty() {

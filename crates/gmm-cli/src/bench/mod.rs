@@ -5,6 +5,7 @@ mod bulk;
 mod chunks;
 mod coalesce;
 mod compare;
+mod cost;
 mod cpu;
 mod distribution;
 mod faults;
@@ -25,7 +26,10 @@ mod scale;
 mod session;
 mod steady;
 mod steal;
+mod storms;
+mod swap;
 mod switch;
+mod threads;
 mod touched;
 
 use std::process::ExitCode;
@@ -79,11 +83,14 @@ enum Suite {
     Coalesce(coalesce::CoalesceArgs),
     /// Repeated sweeps over more than the XPU's memory, against raw copies of what moved.
     Oversubscribe(oversubscribe::OversubscribeArgs),
-    /// CPU programs in memory that XPUs can see, and first touches of it, against the kernel's own
-    /// huge pages.
+    /// CPU programs and storms of allocations in memory that XPUs can see, and first touches of it,
+    /// against the kernel's own huge pages.
     Cpu(cpu::CpuArgs),
     /// What one fault takes beyond its copy, while faults keep arriving and from rest: percentiles.
     Latency(latency::LatencyArgs),
+    /// The manager's processor time for a GiB that faults migrate, against raw copies of as much; and
+    /// wake-ups of a process that does nothing.
+    Cost(cost::CostArgs),
     /// CPU programs in memory mapped with 2 MiB pages against 4 KiB pages.
     Pagesize(pagesize::PagesizeArgs),
     /// Matrix products with growing k, end to end: operands on the CPU, the result zero-filled on the XPU.
@@ -107,6 +114,7 @@ impl Suite {
             Self::Oversubscribe(args) => &args.output,
             Self::Cpu(args) => &args.output,
             Self::Latency(args) => &args.output,
+            Self::Cost(args) => &args.output,
             Self::Pagesize(args) => &args.output,
             Self::Product(args) => &args.output,
             Self::Steady(args) => &args.output,
@@ -124,6 +132,7 @@ impl Suite {
             Self::Oversubscribe(args) => oversubscribe::run(args, session),
             Self::Cpu(args) => cpu::run(args, session),
             Self::Latency(args) => latency::run(args, session),
+            Self::Cost(args) => cost::run(args, session),
             Self::Pagesize(args) => pagesize::run(args, session),
             Self::Product(args) => product::run(args, session),
             Self::Steady(args) => steady::run(args, session),

@@ -118,6 +118,14 @@ pub(super) fn parse_policy(name: &str) -> Result<gmm_core::EvictionPolicy, Strin
     name.parse().map_err(|error: gmm_core::UnknownPolicy| error.to_string())
 }
 
+/// Gives the first XPU's memory that policy.
+#[expect(unsafe_code, reason = "policies are the core's")]
+pub(super) fn set_policy(gmm: &gmm::Gmm, policy: gmm_core::EvictionPolicy) -> anyhow::Result<()> {
+    // SAFETY: nothing is unmapped or discarded; no signal handler touches unified memory.
+    let space = unsafe { gmm.space() };
+    Ok(space.set_policy(gmm::NodeId(1), |capacity| policy.make(capacity))?)
+}
+
 pub(super) fn parse_chunk(text: &str) -> Result<u64, String> {
     let bytes = crate::demo::size::parse(text)?;
     if bytes < 4096 { Err("a chunk has at least 4096 bytes".into()) } else { Ok(bytes) }

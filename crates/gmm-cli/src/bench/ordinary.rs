@@ -1,7 +1,7 @@
 //! Ordinary memory of this process, with the pages that were asked for: the kernel's own, as the
 //! baseline of unified memory.
 
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 
 use anyhow::{Context as _, ensure};
 use gmm::PAGE_SIZE;
@@ -55,17 +55,22 @@ impl Ordinary {
     }
 
     /// Drops the contents: the words read as zero, and the next touch of a page is a fault.
-    #[expect(unsafe_code, reason = "advises the kernel")]
     pub(super) fn discard(&mut self) -> anyhow::Result<()> {
+        self.discard_part(0..self.nr_words)
+    }
+
+    /// As [`Ordinary::discard`], of words that begin and end with a page of the kernel's.
+    #[expect(unsafe_code, reason = "advises the kernel")]
+    pub(super) fn discard_part(&mut self, words: Range<usize>) -> anyhow::Result<()> {
+        let words = &mut self[words];
+        let (start, len) = (words.as_mut_ptr(), size_of_val(words));
         // SAFETY: the memory is ours alone, and zero is a `u64`.
-        unsafe { madvise(self.words.cast(), self.nr_words * 8, Advice::LinuxDontNeed) }
-            .context("madvise")
+        unsafe { madvise(start.cast(), len, Advice::LinuxDontNeed) }.context("madvise")
     }
 
     /// Makes sure that the kernel gave the pages that were asked for, once all were touched.
     pub(super) fn check_pages(&self, pages: Pages) -> anyhow::Result<()> {
-        let smaps = std::fs::read_to_string("/proc/self/smaps").context("/proc/self/smaps")?;
-        let huge = huge_bytes(&smaps, self.words as u64)?;
+        let huge = self.bytes_in_smaps("AnonHugePages")?;
         let all = self.nr_words as u64 * 8;
         match pages {
             Pages::Huge => ensure!(
@@ -77,10 +82,20 @@ impl Ordinary {
         }
         Ok(())
     }
+
+    /// How much of it is in swap.
+    pub(super) fn swapped_bytes(&self) -> anyhow::Result<u64> {
+        self.bytes_in_smaps("Swap")
+    }
+
+    fn bytes_in_smaps(&self, field: &str) -> anyhow::Result<u64> {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").context("/proc/self/smaps")?;
+        field_bytes(&smaps, self.words as u64, field)
+    }
 }
 
-/// How much of the mapping that holds `addr` has huge pages, by the text of `/proc/self/smaps`.
-fn huge_bytes(smaps: &str, addr: u64) -> anyhow::Result<u64> {
+/// What the text of `/proc/self/smaps` says under `field` of the mapping that holds `addr`.
+fn field_bytes(smaps: &str, addr: u64, field: &str) -> anyhow::Result<u64> {
     let mut inside = false;
     for line in smaps.lines() {
         let range = line.split(' ').next().and_then(|range| range.split_once('-'));
@@ -88,12 +103,14 @@ fn huge_bytes(smaps: &str, addr: u64) -> anyhow::Result<u64> {
             .map(|(start, end)| (u64::from_str_radix(start, 16), u64::from_str_radix(end, 16)));
         if let Some((Ok(start), Ok(end))) = numbers {
             inside = (start..end).contains(&addr);
-        } else if let Some(kib) = line.strip_prefix("AnonHugePages:").filter(|_| inside) {
+        } else if let Some((_, kib)) =
+            line.split_once(':').filter(|(name, _)| inside && *name == field)
+        {
             let kib = kib.trim().trim_end_matches("kB").trim().parse::<u64>();
             return Ok(kib.with_context(|| line.to_owned())? << 10);
         }
     }
-    anyhow::bail!("/proc/self/smaps does not name the mapping at {addr:#x}")
+    anyhow::bail!("/proc/self/smaps has no {field} of the mapping at {addr:#x}")
 }
 
 impl Deref for Ordinary {
@@ -138,12 +155,14 @@ mod tests {
     }
 
     #[test]
-    fn huge_pages_are_counted_in_the_mapping_alone() {
+    fn fields_are_of_the_mapping_alone() {
         let smaps = "\
-1000-2000 rw-p 00000000 00:00 0\nSize: 4 kB\nAnonHugePages:      2048 kB\nVmFlags: rd\n\
+1000-2000 rw-p 00000000 00:00 0\nSize: 4 kB\nAnonHugePages:      2048 kB\nSwap: 8 kB\n\
 2000-3000 rw-p 00000000 00:00 0 [heap]\nAnonHugePages:         0 kB\n";
-        assert_eq!(huge_bytes(smaps, 0x1fff).unwrap(), 2 << 20);
-        assert_eq!(huge_bytes(smaps, 0x2000).unwrap(), 0);
-        assert!(huge_bytes(smaps, 0x3000).is_err());
+        assert_eq!(field_bytes(smaps, 0x1fff, "AnonHugePages").unwrap(), 2 << 20);
+        assert_eq!(field_bytes(smaps, 0x1000, "Swap").unwrap(), 8 << 10);
+        assert_eq!(field_bytes(smaps, 0x2000, "AnonHugePages").unwrap(), 0);
+        assert!(field_bytes(smaps, 0x2000, "Swap").is_err());
+        assert!(field_bytes(smaps, 0x3000, "AnonHugePages").is_err());
     }
 }

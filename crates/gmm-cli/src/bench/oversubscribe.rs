@@ -1,7 +1,8 @@
 //! Repeated sweeps over more than the XPU has, under each eviction policy. The XPU visits all pages
 //! in order, again and again. A sweep that reads costs at best one raw copy for each page that has
 //! to be brought; one that writes costs another for each that has to be pushed out. Sweeps and raw
-//! copies are measured in turn, and what was read and written is checked.
+//! copies are measured in turn, and what was read and written is checked. Where the machine has swap,
+//! what the kernel takes to swap as many pages stands beside it.
 
 use std::time::Instant;
 
@@ -12,11 +13,12 @@ use gmm::{Gmm, HostXpu, Kernel, NodeId, PAGE_SIZE, Stream, Unified};
 use gmm_core::EvictionPolicy;
 use gmm_kernels::stress::SWEEP_WORDS;
 
-use super::distribution::Distribution;
-use super::options::{Kernels, Link, Output, parse_factor, parse_policy};
+use super::distribution::{Distribution, Pairs};
+use super::options::{Kernels, Link, Output, parse_factor, parse_policy, set_policy};
 use super::raw::RawCopies;
 use super::record::Record;
 use super::session::Session;
+use super::swap::Swap;
 
 const PAGE_WORDS: usize = PAGE_SIZE as usize / 8;
 
@@ -56,13 +58,22 @@ pub(super) fn run(args: &OversubscribeArgs, session: &mut Session) -> anyhow::Re
     let nr_frames = args.xpu_memory / PAGE_SIZE;
     let configure = |config: HostXpuConfig| args.link.configure(config.cores(1).copy_engines(1));
     let raw = RawCopies::new(nr_frames, configure(HostXpuConfig::new(args.xpu_memory)))?;
+    let mut swap = match Swap::find()? {
+        Ok(swap) => Some(swap),
+        Err(lack) => {
+            session.say(format!("oversubscribe: {lack}"));
+            None
+        }
+    };
     session.begin("oversubscribe", 2 * (args.factors.len() * args.policies.len()) as u64);
     for &factor in &args.factors {
         for &policy in &args.policies {
             let mut bench = Bench::new(args, factor, policy, configure)?;
             for write in [false, true] {
                 session.doing(format!("{} sweeps over {factor} times the memory", policy.name()));
-                session.put(bench.measure(&raw, write, args.sweeps)?)?;
+                for record in bench.measure(&raw, swap.as_mut(), write, args.sweeps)? {
+                    session.put(record)?;
+                }
                 session.step();
             }
             bench.check()?;
@@ -150,12 +161,19 @@ impl Bench {
         Ok(start.elapsed().as_secs_f64())
     }
 
-    fn measure(&mut self, raw: &RawCopies, write: bool, sweeps: u32) -> anyhow::Result<Record> {
+    fn measure(
+        &mut self,
+        raw: &RawCopies,
+        mut swap: Option<&mut Swap>,
+        write: bool,
+        sweeps: u32,
+    ) -> anyhow::Result<Vec<Record>> {
         for _ in 0..WARM_UP_SWEEPS {
             self.sweep(write)?;
         }
         let (mut seconds, mut rates, mut bounds, mut ratios) = (vec![], vec![], vec![], vec![]);
         let (mut pages_moved, mut pages_written_back) = (0, 0);
+        let mut against_swap = Pairs::default();
         for _ in 0..sweeps {
             let in_page = raw.to_xpu()?.as_secs_f64() / self.nr_frames as f64;
             let before = self.copied();
@@ -171,23 +189,40 @@ impl Bench {
             rates.push(bytes / took);
             bounds.push(bytes / bound);
             ratios.push(bound / took);
+            if let Some(swap) = swap.as_deref_mut() {
+                let page = swap.round()?;
+                let swapped = brought as f64 * page.brought + pushed as f64 * page.pushed;
+                against_swap.push_seconds(took, swapped);
+            }
         }
         let (access, policy) = (if write { "write" } else { "read" }, self.policy.name());
         let case = format!("{access}-{}-{policy}", self.factor);
+        let swap_case = format!("{case}-against-swap");
         let parameter = self.link.name(format!("factor={}", self.factor));
         // Bytes copied over the time of a sweep, and over the time that raw copies take for as many
         // pages in each direction; pages of all measured sweeps that were brought to the XPU, the
         // least that any policy could do with, and pages pushed out with a copy.
-        Ok(Record::new("oversubscribe", case, parameter, "raw copies of what moved", ratios)
-            .seconds(Distribution::new(seconds).median())
-            .bytes_per_s(Distribution::new(rates).median())
-            .with("bound_bytes_per_s", Distribution::new(bounds).median())
-            .with("policy", policy)
-            .with("factor", self.factor)
-            .with("sweeps", sweeps)
-            .with("pages_moved", pages_moved)
-            .with("pages_optimum", optimum(self.nr_frames, self.nr_pages, WARM_UP_SWEEPS, sweeps))
-            .with("pages_written_back", pages_written_back))
+        let baseline = "raw copies of what moved";
+        let mut records = vec![
+            Record::new("oversubscribe", case, &parameter, baseline, ratios)
+                .seconds(Distribution::new(seconds).median())
+                .bytes_per_s(Distribution::new(rates).median())
+                .with("bound_bytes_per_s", Distribution::new(bounds).median())
+                .with("policy", policy)
+                .with("factor", self.factor)
+                .with("sweeps", sweeps)
+                .with("pages_moved", pages_moved)
+                .with(
+                    "pages_optimum",
+                    optimum(self.nr_frames, self.nr_pages, WARM_UP_SWEEPS, sweeps),
+                )
+                .with("pages_written_back", pages_written_back),
+        ];
+        if swap.is_some() {
+            let baseline = "the kernel's swap of what moved";
+            records.push(against_swap.record("oversubscribe", swap_case, parameter, baseline));
+        }
+        Ok(records)
     }
 
     /// Pages copied so far to the XPU, and from it.
@@ -211,13 +246,6 @@ impl Bench {
         ensure!(nr_wrong == 0, "{nr_wrong} words are not what was written");
         Ok(())
     }
-}
-
-#[expect(unsafe_code, reason = "policies are the core's")]
-fn set_policy(gmm: &Gmm, policy: EvictionPolicy) -> anyhow::Result<()> {
-    // SAFETY: nothing is unmapped or discarded; no signal handler touches unified memory.
-    let space = unsafe { gmm.space() };
-    Ok(space.set_policy(NodeId(1), |capacity| policy.make(capacity))?)
 }
 
 /// The fewest pages that any policy brings during `sweeps` sweeps over `nr_pages`, after `before`.

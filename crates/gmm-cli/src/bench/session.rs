@@ -17,13 +17,21 @@ pub(super) struct Session {
     /// Which suite of how many runs, where there are several.
     part: String,
     records: Vec<Record>,
+    /// What was said already.
+    said: Vec<String>,
 }
 
 impl Session {
     /// Begins a run. The progress bar is on standard error, and only if that is a terminal.
     pub(super) fn new(output: &Output) -> Self {
         let progress = if output.json { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
-        Self { output: output.clone(), progress, part: String::new(), records: Vec::new() }
+        Self {
+            output: output.clone(),
+            progress,
+            part: String::new(),
+            records: Vec::new(),
+            said: Vec::new(),
+        }
     }
 
     /// The next suite is one of several.
@@ -49,6 +57,14 @@ impl Session {
     /// One step is done.
     pub(super) fn step(&self) {
         self.progress.inc(1);
+    }
+
+    /// Something that a reader of the results must know: on standard error, whatever the format, once.
+    pub(super) fn say(&mut self, what: String) {
+        if !self.said.contains(&what) {
+            self.progress.suspend(|| eprintln!("{what}"));
+            self.said.push(what);
+        }
     }
 
     /// A result.

@@ -85,7 +85,7 @@ fn regions(client: &mut Client) -> Result<Vec<Region>> {
 }
 
 /// Writes to standard output. A reader that has gone away, as `head` does, is no error.
-fn print(text: &impl Display) -> Result<()> {
+pub(crate) fn print(text: &impl Display) -> Result<()> {
     let mut out = io::stdout().lock();
     match write!(out, "{text}").and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

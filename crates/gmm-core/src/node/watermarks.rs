@@ -139,7 +139,7 @@ impl Node {
                 Some(left) => self.work.wait_timeout(&mut lists, left),
                 None => self.work.wait(&mut lists),
             }
-            self.count.reclaimer_wakeups.fetch_add(1, Ordering::Relaxed);
+            self.count.reclaimer_wakeups.add_locked(1);
             // If it was told that frames are few, someone is in need.
             rest.futile &= lists.reclaimer.asleep;
             lists.reclaimer.asleep = false;

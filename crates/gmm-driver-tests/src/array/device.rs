@@ -7,7 +7,7 @@ use std::sync::Arc;
 use gmm_core::driver::{
     Capabilities, Device, DriverError, Extent, Fence, NodeDescription, Op, PeerAddr, RemoteHandle,
 };
-use gmm_core::sync::RwLock;
+use gmm_core::sync::{RwLock, uncounted};
 use gmm_core::{Batch, Frame, FrameNr, HostAddr, NodeId};
 
 use super::frame::{FrameState, Memory, Slot};
@@ -73,7 +73,8 @@ impl ArrayDevice {
         if index >= self.memories.len() {
             return None;
         }
-        self.first_node.with(|first| first.map(|n| NodeId(n.0 + index as u8)))
+        let first = uncounted(|| self.first_node.with(|first| *first));
+        first.map(|n| NodeId(n.0 + index as u8))
     }
 
     fn by(&self) -> Submitter<'_> {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use gmm_core::driver::{DriverError, PeerAddr, RemoteHandle};
-use gmm_core::sync::{Mutex, RwLock};
+use gmm_core::sync::{Mutex, RwLock, uncounted};
 use gmm_core::{Frame, HostAddr, MAX_NODES, NodeId, PAGE_SHIFT, PAGE_SIZE, PageNr};
 
 use super::frame::{FRAME_WORDS, FrameState, Memory, Slot, byte_at};
@@ -193,13 +193,13 @@ impl Machine {
     }
 
     pub(super) fn call_hook(&self, call: Call) {
-        if let Some(hook) = self.hook.with(Clone::clone) {
+        if let Some(hook) = uncounted(|| self.hook.with(Clone::clone)) {
             hook(call);
         }
     }
 
     pub(super) fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
-        f(&mut self.state.lock())
+        uncounted(|| f(&mut self.state.lock()))
     }
 }
 

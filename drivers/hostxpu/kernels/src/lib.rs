@@ -1,5 +1,5 @@
 //! Sample kernels for the host XPU: a few small ones to learn and test with, those of a BERT encoder,
-//! and a step of training.
+//! products of matrices, and a step of training.
 //!
 //! # The binary interface
 //! A kernel is an exported `extern "C" fn(index, count, args)`. A launch of `count` work items calls
@@ -20,9 +20,11 @@
 mod abi;
 pub mod attention;
 pub mod embedding;
+pub mod half;
 pub mod linear;
 pub mod math;
 pub mod norm;
+pub mod product;
 pub mod samples;
 pub mod stress;
 pub mod train;
@@ -46,6 +48,8 @@ export! {
     embedding::embed(ids, words, positions, kind, gamma, beta, epsilon, out, nr_tokens, width);
     linear::linear(weight, bias, x, y, nr_tokens, nr_in, nr_out);
     linear::linear_gelu(weight, bias, x, y, nr_tokens, nr_in, nr_out);
+    product::product(a, b, c, n, k, m);
+    product::product_f16(a, b, c, n, k, m);
     attention::attention(query, key, value, context, nr_tokens, nr_heads, head_width);
     norm::add_norm(x, delta, gamma, beta, epsilon, nr_tokens, width);
     norm::mean_pool(x, out, nr_tokens, width);

@@ -28,9 +28,9 @@ pub unsafe fn linear(
     nr_in: usize,
     nr_out: usize,
 ) {
-    let shape = Shape { weight, bias, x, y, nr_tokens, nr_in, nr_out };
-    // SAFETY: promised by the caller.
-    unsafe { shape.run(item, |sum| sum) };
+    let shape = Shape { weight, x, y, nr_tokens, nr_in, nr_out };
+    // SAFETY: promised by the caller; each output has a bias.
+    unsafe { shape.run(item, |o, sum| sum + bias.add(o).read()) };
 }
 
 /// [`linear`] followed by the exact GELU of each element.
@@ -48,25 +48,31 @@ pub unsafe fn linear_gelu(
     nr_in: usize,
     nr_out: usize,
 ) {
-    let shape = Shape { weight, bias, x, y, nr_tokens, nr_in, nr_out };
-    // SAFETY: promised by the caller.
-    unsafe { shape.run(item, gelu) };
+    let shape = Shape { weight, x, y, nr_tokens, nr_in, nr_out };
+    // SAFETY: promised by the caller; each output has a bias.
+    unsafe { shape.run(item, |o, sum| gelu(sum + bias.add(o).read())) };
 }
 
-struct Shape {
-    weight: *const f32,
-    bias: *const f32,
-    x: *const f32,
-    y: *mut f32,
-    nr_tokens: usize,
-    nr_in: usize,
-    nr_out: usize,
+/// A product of matrices of `N`: that of [`linear`] before the bias.
+pub(crate) struct Shape<N> {
+    pub(crate) weight: *const N,
+    pub(crate) x: *const N,
+    pub(crate) y: *mut N,
+    pub(crate) nr_tokens: usize,
+    pub(crate) nr_in: usize,
+    pub(crate) nr_out: usize,
 }
 
-impl Shape {
+impl<N: Copy> Shape<N>
+where
+    f32: From<N>,
+{
+    /// Computes this item's outputs, of which `finish` makes what is stored, given an output's number
+    /// and its sum.
+    ///
     /// # Safety
     /// As [`linear`].
-    unsafe fn run(&self, item: Item, finish: impl Fn(f32) -> f32 + Copy) {
+    pub(crate) unsafe fn run(&self, item: Item, finish: impl Fn(usize, f32) -> N + Copy) {
         let share = item.share(self.nr_out);
         for first in share.clone().step_by(ROWS_AT_ONCE) {
             let end = share.end.min(first + ROWS_AT_ONCE);
@@ -95,9 +101,9 @@ impl Shape {
         token: usize,
         first: usize,
         end: usize,
-        finish: impl Fn(f32) -> f32,
+        finish: impl Fn(usize, f32) -> N,
     ) {
-        let x: [*const f32; T] =
+        let x: [*const N; T] =
             core::array::from_fn(|t| self.x.wrapping_add((token + t) * self.nr_in));
         let row = |o: usize| self.weight.wrapping_add(o * self.nr_in);
         let mut o = first;
@@ -107,8 +113,8 @@ impl Shape {
                 let sums = tile(x, [row(o), row(o + 1)], self.nr_in);
                 for (t, sums) in sums.into_iter().enumerate() {
                     let y = self.y.add((token + t) * self.nr_out + o);
-                    y.write(finish(sums[0] + self.bias.add(o).read()));
-                    y.add(1).write(finish(sums[1] + self.bias.add(o + 1).read()));
+                    y.write(finish(o, sums[0]));
+                    y.add(1).write(finish(o + 1, sums[1]));
                 }
                 o += 2;
             }
@@ -116,32 +122,35 @@ impl Shape {
                 let sums = tile(x, [row(o)], self.nr_in);
                 for (t, [sum]) in sums.into_iter().enumerate() {
                     let y = self.y.add((token + t) * self.nr_out + o);
-                    y.write(finish(sum + self.bias.add(o).read()));
+                    y.write(finish(o, sum));
                 }
             }
         }
     }
 }
 
-/// The products of `T` vectors with `R` rows, of length `n` each. Whatever `T` and `R`, a product has
+/// The products of `T` vectors with `R` rows, of length `n` each, in single precision. Whatever `T` and `R`, a product has
 /// [`LANES`] partial sums, lane `l` taking the elements `l`, `l + LANES`, ... in order.
 ///
 /// # Safety
 /// All vectors and rows have `n` readable elements.
 #[inline(always)]
-pub(crate) unsafe fn tile<const T: usize, const R: usize>(
-    x: [*const f32; T],
-    rows: [*const f32; R],
+pub(crate) unsafe fn tile<N: Copy, const T: usize, const R: usize>(
+    x: [*const N; T],
+    rows: [*const N; R],
     n: usize,
-) -> [[f32; R]; T] {
+) -> [[f32; R]; T]
+where
+    f32: From<N>,
+{
     let mut sums = [[[0f32; LANES]; R]; T];
     let whole = n - n % LANES;
     for i in (0..whole).step_by(LANES) {
-        // SAFETY: i + LANES is at most n; an array of f32 is aligned as an f32.
-        let x: [[f32; LANES]; T] = x.map(|x| unsafe { x.add(i).cast::<[f32; LANES]>().read() });
+        // SAFETY: i + LANES is at most n; an array of numbers is aligned as a number.
+        let lanes = |from: *const N| unsafe { from.add(i).cast::<[N; LANES]>().read() };
+        let x: [[f32; LANES]; T] = x.map(|x| lanes(x).map(f32::from));
         for r in 0..R {
-            // SAFETY: as above.
-            let row = unsafe { rows[r].add(i).cast::<[f32; LANES]>().read() };
+            let row = lanes(rows[r]).map(f32::from);
             for t in 0..T {
                 for l in 0..LANES {
                     sums[t][r][l] += x[t][l] * row[l];
@@ -153,7 +162,8 @@ pub(crate) unsafe fn tile<const T: usize, const R: usize>(
         for r in 0..R {
             for t in 0..T {
                 // SAFETY: i is less than n.
-                sums[t][r][i - whole] += unsafe { x[t].add(i).read() * rows[r].add(i).read() };
+                let (x, row) = unsafe { (x[t].add(i).read(), rows[r].add(i).read()) };
+                sums[t][r][i - whole] += f32::from(x) * f32::from(row);
             }
         }
     }

@@ -3,7 +3,8 @@
 
 use gmm::display_bytes;
 
-use super::plot::{Axis, Bar, Kind};
+use super::plot::{self, Axis, Bar, Kind};
+use super::{links, product};
 use crate::bench::record::{Record, display_seconds, significant};
 
 /// A figure, or a table.
@@ -18,14 +19,14 @@ pub(super) struct Figure {
     pub(super) lacking: &'static str,
     /// The records that it is made of.
     pub(super) belongs: fn(&Record) -> bool,
-    pub(super) axis: Axis,
-    pub(super) bars: fn(&[&Record]) -> Vec<Bar>,
+    /// The plot, or several one below the other; there is at least one record.
+    pub(super) plot: fn(&[&Record]) -> String,
     /// One sentence on what the plot shows; there is at least one record.
     pub(super) sentence: fn(&[&Record]) -> String,
 }
 
 /// In the paper's order.
-pub(super) const FIGURES: [Figure; 11] = [
+pub(super) const FIGURES: [Figure; 13] = [
     Figure {
         name: "Figure 4",
         title: "Transfers between two buffers",
@@ -35,8 +36,7 @@ pub(super) const FIGURES: [Figure; 11] = [
                many threads; and copies through a bounce buffer.",
         lacking: "Vendors' copies from pageable and from pinned memory need their devices.",
         belongs: |r| (r.suite == "memcpy" && !is_chunks(r)) || r.case == "to-xpu-against-bounce",
-        axis: Axis::BytesPerSecond,
-        bars: speeds,
+        plot: |records| plot::bars(&speeds(records), Axis::BytesPerSecond),
         sentence: against_baselines,
     },
     Figure {
@@ -47,8 +47,7 @@ pub(super) const FIGURES: [Figure; 11] = [
                over 4 KiB pages.",
         lacking: "The MMU is the CPU's; how much an XPU's loses needs that XPU.",
         belongs: |r| r.suite == "pagesize",
-        axis: Axis::Ratio,
-        bars: ratios,
+        plot: |records| plot::bars(&ratios(records), Axis::Ratio),
         sentence: |records| {
             let (worst, best) = extremes(records);
             format!(
@@ -69,8 +68,7 @@ pub(super) const FIGURES: [Figure; 11] = [
                over explicitly copied memory.",
         lacking: "The model, the framework and the cards.",
         belongs: |r| r.suite == "steady",
-        axis: Axis::Ratio,
-        bars: ratios,
+        plot: |records| plot::bars(&ratios(records), Axis::Ratio),
         sentence: |records| {
             let of = |case: &str| records.iter().find(|record| record.case == case);
             let sentence = |record: &&Record, what: &str| {
@@ -91,8 +89,7 @@ pub(super) const FIGURES: [Figure; 11] = [
                launch over pages that are just coming: against raw copies of all by as many threads.",
         lacking: "Cards and links: host memory stands for both ends, so a copy costs what memcpy costs.",
         belongs: |r| r.suite == "prefetch" || is_chunks(r),
-        axis: Axis::Ratio,
-        bars: ratios,
+        plot: |records| plot::bars(&ratios(records), Axis::Ratio),
         sentence: chunk_sizes,
     },
     Figure {
@@ -100,26 +97,17 @@ pub(super) const FIGURES: [Figure; 11] = [
         title: "Fault-driven migration",
         paper: "GMM's fault-driven migration has 30.8% more bandwidth than UVM's, 41.2% with coalescing, \
                 and 40% fewer faults since pages are always 2 MiB.",
-        here: "A product of matrices from end to end, FP32, with k as in the paper: A and B start on the \
-               CPU, C is zero-filled on the XPU. The baseline copies A and B explicitly, and then \
-               computes.",
+        here: "A product of matrices from end to end, in half and in single precision, with k as in the \
+               paper: A and B start on the CPU, C is zero-filled on the XPU; with one core, and with \
+               several that fault on the same pages and are coalesced. The baseline copies A and B \
+               explicitly, and then computes.",
         lacking: "UVM and HMM need NVIDIA's driver. The host XPU computes a thousandth of what an A100 \
-                  does, so A has few rows; FP16 is not computed.",
-        belongs: |r| r.suite == "product",
-        axis: Axis::Ratio,
-        bars: ratios,
-        sentence: |records| {
-            let most = |key: &str| {
-                let numbers = records.iter().filter_map(|record| record.number(key));
-                numbers.fold(0.0, f64::max)
-            };
-            format!(
-                "{} The largest took {:.0} faults for {} of operands.",
-                against_baselines(records),
-                most("faults"),
-                display_bytes(most("bytes") as u64)
-            )
+                  does, so A has few rows, and at that copies weigh less than on a card.",
+        belongs: |r| {
+            r.suite == "product" && r.number("factor") == Some(1.0) && !is_one_of_factors(r)
         },
+        plot: product::by_k,
+        sentence: product::by_k_sentence,
     },
     Figure {
         name: "Beside figure 9",
@@ -129,8 +117,7 @@ pub(super) const FIGURES: [Figure; 11] = [
                against a user-space pager with one handler thread.",
         lacking: "UVM and HMM need NVIDIA's driver.",
         belongs: |r| r.suite == "faults" && r.case != "to-xpu-against-bounce",
-        axis: Axis::BytesPerSecond,
-        bars: speeds,
+        plot: |records| plot::bars(&speeds(records), Axis::BytesPerSecond),
         sentence: against_baselines,
     },
     Figure {
@@ -139,39 +126,54 @@ pub(super) const FIGURES: [Figure; 11] = [
         paper: "With memory oversubscribed GMM's fault throughput is constantly over 13% above UVM's, and \
                 coalescing adds 5% to 29%. Prefetching overlaps with UVM's and with pinned copies. HMM \
                 can't oversubscribe.",
-        here: "Sweeps over more than the XPU has, under several eviction policies, against raw copies of \
-               the pages that moved.",
-        lacking: "UVM, the cards and their links. WILLNEED does not push other pages out here, so Figure \
-                  11's prefetches have no counterpart.",
-        belongs: |r| r.suite == "oversubscribe",
-        axis: Axis::Ratio,
-        bars: ratios,
-        sentence: against_baselines,
+        here: "Products of matrices that the XPU's memory does not hold, brought by faults and with \
+               prefetches, under each eviction policy: their speed from end to end, in bytes of A and B. \
+               Below, sweeps over more than the XPU has, against raw copies of the pages that moved.",
+        lacking: "UVM, the cards and their links. A prefetch fills the room there is and pushes little \
+                  out, so Figure 11 is approached, not repeated.",
+        belongs: |r| {
+            let of_product = r.suite == "product" && is_one_of_factors(r);
+            of_product || (r.suite == "oversubscribe" && !has_link(r))
+        },
+        plot: oversubscribed,
+        sentence: oversubscribed_sentence,
+    },
+    Figure {
+        name: "Beside figures 10 and 11",
+        title: "Clean eviction and the duplex of the link",
+        paper: "Not reported. What leaves a card without a copy saves the more, the less the link carries both \
+                directions at once.",
+        here: "Sweeps over twice the XPU's memory that read (pages leave clean) and that write (each page \
+               goes out, too), over modelled links of half and of full duplex.",
+        lacking: "A real link: the model makes copies wait, and can't make them faster than the machine's \
+                  memory.",
+        belongs: |r| r.suite == "oversubscribe" && has_link(r),
+        plot: |records| plot::bars(&links::times(records), Axis::Milliseconds),
+        sentence: links::sentence,
     },
     Figure {
         name: "Figure 12",
         title: "Programs on the CPU",
         paper: "GMM is within 0.5% of Linux in most workloads; memory that XPUs can see costs up to 2.3% \
                 (canneal, streamcluster, dedup).",
-        here: "Small programs in unified memory after first touch, and first touches themselves, against \
-               the kernel's own huge pages. Bars show the spread of all pairs.",
-        lacking: "PARSEC, Metis and psearchy are not run; the kernel is not changed, so memory that XPUs \
+        here: "Small programs in unified memory after first touch, first touches themselves, and storms of \
+               allocations in the manner of dedup and Metis, against the kernel's own huge pages. \
+               Whiskers show the spread of all pairs.",
+        lacking: "PARSEC, Metis and psearchy themselves are not run; the kernel is not changed, so memory that XPUs \
                   can't see costs nothing by construction.",
         belongs: |r| r.suite == "cpu" && r.parameter != "threads=2",
-        axis: Axis::Ratio,
-        bars: ratios,
+        plot: |records| plot::bars(&ratios(records), Axis::Ratio),
         sentence: cpu_programs,
     },
     Figure {
         name: "Figure 13",
         title: "Scaling with processors",
         paper: "GMM, with memory that XPUs can see or not, scales as Linux does.",
-        here: "The same programs with two threads; lookups and migrations of several at once; the cost of \
+        here: "The same programs and storms with two threads; lookups and migrations of several at once; the cost of \
                a lookup and of a fault when far more is mapped.",
         lacking: "128 processors.",
         belongs: |r| r.suite == "scale" || (r.suite == "cpu" && r.parameter == "threads=2"),
-        axis: Axis::Ratio,
-        bars: ratios,
+        plot: |records| plot::bars(&ratios(records), Axis::Ratio),
         sentence: against_baselines,
     },
     Figure {
@@ -184,37 +186,19 @@ pub(super) const FIGURES: [Figure; 11] = [
                output, against freeing and loading, and against sleeping.",
         lacking: "The cards, and models of 32 billion weights.",
         belongs: |r| r.suite == "switch",
-        axis: Axis::Milliseconds,
-        bars: |records| {
-            let mut bars = Vec::new();
-            for record in records {
-                if record.case == "first-output" {
-                    bars.extend(
-                        record
-                            .seconds
-                            .map(|s| bar("unified memory".into(), s * 1e3, Kind::Subject)),
-                    );
-                }
-                if let Some(seconds) = record.number("baseline_seconds") {
-                    bars.push(bar(record.baseline.clone(), seconds * 1e3, Kind::Baseline));
-                }
-            }
-            bars
-        },
-        sentence: |records| {
-            let loads: Vec<_> = records
-                .iter()
-                .filter(|record| record.case != "first-output")
-                .map(|r| {
-                    format!(
-                        "{} times as fast as \u{201c}{}\u{201d}",
-                        significant(r.ratio),
-                        r.baseline
-                    )
-                })
-                .collect();
-            format!("A switch in unified memory is {}.", loads.join(", "))
-        },
+        plot: switch_times,
+        sentence: switch_sentence,
+    },
+    Figure {
+        name: "Beside the evaluation",
+        title: "Processor time",
+        paper: "Not reported.",
+        here: "Processor time of all threads of the process and its XPU, but the XPU's cores, for each GiB \
+               that faults migrate, against raw copies of as much; at most 1.5 times is asked for.",
+        lacking: "A card's copy engine, which needs no processor.",
+        belongs: |r| r.suite == "cost",
+        plot: processor_time,
+        sentence: processor_time_sentence,
     },
     Figure {
         name: "Beside the figures",
@@ -224,8 +208,10 @@ pub(super) const FIGURES: [Figure; 11] = [
                and duplicate faults against 2 µs.",
         lacking: "Interrupts and page-fault buffers of real XPUs.",
         belongs: |r| r.suite == "latency" || r.suite == "coalesce",
-        axis: Axis::Ratio,
-        bars: |records| ratios(&only(records, |record| record.suite == "latency")),
+        plot: |records| {
+            let latency = only(records, |record| record.suite == "latency");
+            plot::bars(&ratios(&latency), Axis::Ratio)
+        },
         sentence: |records| {
             let faults =
                 only(records, |record| record.suite == "latency").into_iter().filter_map(|r| {
@@ -248,11 +234,11 @@ pub(super) const FIGURES: [Figure; 11] = [
     },
 ];
 
-fn only<'a>(records: &[&'a Record], which: impl Fn(&Record) -> bool) -> Vec<&'a Record> {
+pub(super) fn only<'a>(records: &[&'a Record], which: impl Fn(&Record) -> bool) -> Vec<&'a Record> {
     records.iter().copied().filter(|record| which(record)).collect()
 }
 
-fn bar(label: String, value: f64, kind: Kind) -> Bar {
+pub(super) fn bar(label: String, value: f64, kind: Kind) -> Bar {
     Bar { label, value, spread: None, kind }
 }
 
@@ -317,7 +303,7 @@ fn short(case: &str) -> String {
 }
 
 /// The record with the least ratio, and that with the greatest.
-fn extremes<'a>(records: &[&'a Record]) -> (&'a Record, &'a Record) {
+pub(super) fn extremes<'a>(records: &[&'a Record]) -> (&'a Record, &'a Record) {
     let by_ratio = |a: &&&Record, b: &&&Record| a.ratio.total_cmp(&b.ratio);
     let worst = records.iter().min_by(by_ratio);
     let best = records.iter().max_by(by_ratio);
@@ -382,24 +368,161 @@ fn chunk_sizes(records: &[&Record]) -> String {
 }
 
 fn cpu_programs(records: &[&Record]) -> String {
-    let interval = |record: &&&Record| record.number("ratio_high_95").unwrap_or(record.ratio_max);
-    let programs = only(records, |record| record.case != "zero-fill");
-    let reached = programs.iter().filter(|record| interval(record) >= 0.995).count();
-    let mut sentence = format!(
-        "the 95% interval of the median reaches 0.995 for {reached} of {} programs",
-        programs.len()
-    );
-    if let Some(fill) = records.iter().find(|record| record.case == "zero-fill") {
-        sentence += &format!("; a first touch has {} of the kernel's speed", percent(fill.ratio));
+    let high = |record: &&Record| record.number("ratio_high_95").unwrap_or(record.ratio_max);
+    let is_storm = |record: &Record| record.number("blocks_taken").is_some();
+    let programs = only(records, |record| record.case != "zero-fill" && !is_storm(record));
+    let storms = only(records, is_storm);
+    let mut parts = Vec::new();
+    if !programs.is_empty() {
+        let reached = programs.iter().filter(|record| high(record) >= 0.995).count();
+        let of = programs.len();
+        parts.push(format!(
+            "the 95% interval of the median reaches 0.995 for {reached} of {of} programs"
+        ));
     }
-    capital(&sentence) + "."
+    if !storms.is_empty() {
+        let (worst, best) = extremes(&storms);
+        parts.push(format!(
+            "storms of allocations run at {} ({}) to {} ({}) of the kernel's speed",
+            percent(worst.ratio),
+            worst.case,
+            percent(best.ratio),
+            best.case
+        ));
+    }
+    if let Some(fill) = records.iter().find(|record| record.case == "zero-fill") {
+        parts.push(format!("a first touch has {} of it", percent(fill.ratio)));
+    }
+    capital(&parts.join("; ")) + "."
 }
 
-fn percent(ratio: f64) -> String {
+/// Whether several factors were measured in its run: it stands among them then.
+fn is_one_of_factors(record: &Record) -> bool {
+    record.more.get("factors").and_then(|n| n.as_u64()).is_some_and(|n| n > 1)
+        || record.number("factor").is_some_and(|factor| factor > 1.0)
+}
+
+fn has_link(record: &Record) -> bool {
+    record.parameter.contains("link=")
+}
+
+/// The products by how much they exceed the memory; below them the sweeps.
+fn oversubscribed(records: &[&Record]) -> String {
+    let products = only(records, |record| record.suite == "product");
+    let sweeps = only(records, |record| record.suite == "oversubscribe");
+    let mut plots = String::new();
+    if !products.is_empty() {
+        plots += &product::by_factor(&products);
+    }
+    if !sweeps.is_empty() {
+        plots += "<h3>Sweeps</h3>\n";
+        plots += &plot::bars(&ratios(&sweeps), Axis::Ratio);
+    }
+    plots
+}
+
+fn oversubscribed_sentence(records: &[&Record]) -> String {
+    let products = only(records, |record| record.suite == "product");
+    let sweeps = only(records, |record| record.suite == "oversubscribe");
+    let mut parts = Vec::new();
+    if !products.is_empty() {
+        parts.push(product::by_factor_sentence(&products));
+    }
+    if !sweeps.is_empty() {
+        let of_sweeps = against_baselines(&sweeps);
+        parts.push(if parts.is_empty() {
+            of_sweeps
+        } else {
+            format!("Of the sweeps: {of_sweeps}")
+        });
+    }
+    parts.join(" ")
+}
+
+/// The times of a switch and of the ways without unified memory; a line at the target.
+fn switch_times(records: &[&Record]) -> String {
+    let mut bars = Vec::new();
+    let mut target = None;
+    for record in records {
+        if record.case == "first-output" {
+            target = record.number("target_seconds").map(|seconds| seconds * 1e3);
+            let subject =
+                record.seconds.map(|s| bar("unified memory".into(), s * 1e3, Kind::Subject));
+            bars.extend(subject);
+        }
+        if let Some(seconds) = record.number("baseline_seconds") {
+            bars.push(bar(record.baseline.clone(), seconds * 1e3, Kind::Baseline));
+        }
+    }
+    plot::bars_with_line(&bars, Axis::Milliseconds, target)
+}
+
+fn switch_sentence(records: &[&Record]) -> String {
+    let mut sentence = String::new();
+    if let Some(first) = records.iter().find(|record| record.case == "first-output") {
+        let seconds = [first.seconds, first.number("target_seconds")];
+        if let [Some(took), Some(target)] = seconds.map(|s| s.map(display_seconds)) {
+            sentence +=
+                &format!("The first output comes after {took} (target, the line: {target})");
+        }
+        if let Some(bytes) = first.number("weights_copied_out_bytes") {
+            sentence += &match bytes {
+                0.0 => "; no byte of weights was copied out. ".to_owned(),
+                some => format!("; {} of weights were copied out. ", display_bytes(some as u64)),
+            };
+        }
+    }
+    let loads = only(records, |record| record.case != "first-output");
+    let loads: Vec<_> = loads
+        .iter()
+        .map(|r| {
+            format!("{} times as fast as \u{201c}{}\u{201d}", significant(r.ratio), r.baseline)
+        })
+        .collect();
+    if !loads.is_empty() {
+        sentence += &format!("A switch in unified memory is {}.", loads.join(", "));
+    }
+    sentence
+}
+
+/// Processor time of faults and of raw copies, in milliseconds a GiB.
+fn processor_time(records: &[&Record]) -> String {
+    let mut bars = Vec::new();
+    for record in records {
+        if let (Some(subject), Some(raw)) = (record.seconds, record.number("baseline_seconds")) {
+            let to = to_where(record);
+            bars.push(bar(format!("faults {to}"), subject * 1e3, Kind::Subject));
+            bars.push(bar(format!("raw copies {to}"), raw * 1e3, Kind::Baseline));
+        }
+    }
+    plot::bars(&bars, Axis::Milliseconds)
+}
+
+fn to_where(record: &Record) -> &'static str {
+    if record.case == "to-xpu" { "to the XPU" } else { "to the CPU" }
+}
+
+fn processor_time_sentence(records: &[&Record]) -> String {
+    let mut parts = Vec::new();
+    for record in records.iter().filter(|record| record.case != "idle") {
+        let (to, times) = (to_where(record), significant(1.0 / record.ratio));
+        parts.push(format!("faults {to} take {times} times the processor time of raw copies"));
+    }
+    if let Some(idle) = records.iter().find(|record| record.case == "idle") {
+        let of = |key: &str| idle.number(key).map_or_else(|| "?".to_owned(), significant);
+        let (threads, switches) = (of("threads"), of("context_switches"));
+        parts.push(format!(
+            "the {threads} threads of an idle process are woken {switches} times a second"
+        ));
+    }
+    capital(&parts.join("; ")) + "."
+}
+
+pub(super) fn percent(ratio: f64) -> String {
     format!("{:.0}%", ratio * 100.0)
 }
 
-fn capital(text: &str) -> String {
+pub(super) fn capital(text: &str) -> String {
     let mut chars = text.chars();
     chars.next().map_or(String::new(), |first| first.to_uppercase().chain(chars).collect())
 }

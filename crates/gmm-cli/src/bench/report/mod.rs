@@ -2,16 +2,17 @@
 //! paper reports beside what was measured.
 
 mod figures;
+mod links;
 mod machine;
 mod plot;
+mod product;
 
 use std::fmt::Write as _;
 
 use figures::{FIGURES, Figure};
 
 use super::record::{Record, display_seconds, significant};
-
-const STYLE: &str = include_str!("style.css");
+use crate::page::{document, escape};
 
 /// The page.
 pub(super) fn page(records: &[Record]) -> String {
@@ -19,17 +20,14 @@ pub(super) fn page(records: &[Record]) -> String {
         .iter()
         .map(|figure| (figure, records.iter().filter(|r| (figure.belongs)(r)).collect()))
         .collect();
-    let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>GMM, measured</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n\
-         <h1>GMM, measured</h1>\n\
+    let mut page = String::from(
+        "<h1>GMM, measured</h1>\n\
          <p class=\"lead\">What <code>gmm bench</code> found on one machine, beside what the paper's \
          evaluation reports (section 6, and the switch of section 7). The XPU here is the host XPU: a \
          process with a page table, faults and memory of its own, on the same processors. Its speeds say \
          nothing about a card; how a subject compares with its baseline, measured in turn, is what can be \
-         compared. Bars are medians: blue of GMM, grey of baselines. Whiskers go from the least to the \
-         greatest repeat; one without an end goes on beyond the plot.</p>\n"
+         compared. Bars and points are medians: bars are blue of GMM, grey of baselines. Whiskers go from the least to the \
+         greatest repeat; one without an end goes on beyond the plot.</p>\n",
     );
     page.push_str("<h2>The machine</h2>\n<table class=\"machine\">\n");
     for (what, value) in machine::describe() {
@@ -63,8 +61,7 @@ pub(super) fn page(records: &[Record]) -> String {
         }
     }
     all_results(&mut page, records);
-    page.push_str("</main>\n</body>\n</html>\n");
-    page
+    document("GMM, measured", "", &page)
 }
 
 fn section(page: &mut String, figure: &Figure, records: &[&Record]) {
@@ -76,7 +73,7 @@ fn section(page: &mut String, figure: &Figure, records: &[&Record]) {
         anchor(figure),
         figure.name,
         escape(figure.title),
-        plot::bars(&(figure.bars)(records), figure.axis),
+        (figure.plot)(records),
         escape(&(figure.sentence)(records)),
         escape(figure.paper),
         escape(figure.here),
@@ -115,11 +112,6 @@ fn anchor(figure: &Figure) -> String {
     figure.name.to_lowercase().replace(' ', "-")
 }
 
-/// Text as HTML.
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,10 +140,21 @@ mod tests {
             "scale",
             "switch",
             "latency",
+            "cost",
         ];
-        let records: Vec<_> = suites.iter().map(|suite| record(suite, "iteration", 0.5)).collect();
+        let mut records: Vec<_> =
+            suites.iter().map(|suite| record(suite, "iteration", 0.5)).collect();
+        for (factor, policy) in [(1.0, "dip"), (2.0, "lru")] {
+            let product = record("product", "faults", 0.8).with("factor", factor).with("k", 1024);
+            let product = product.with("type", "fp16").with("cores", 1).with("policy", policy);
+            records.push(product.with("operand_bytes", 1 << 20));
+        }
+        let mut over_a_link = record("oversubscribe", "read-2-dip", 0.9);
+        over_a_link.parameter = "factor=2 link=2GiB half-duplex".to_owned();
+        records.push(over_a_link);
         let whole = page(&records);
-        assert_eq!(whole.matches("<svg").count(), FIGURES.len());
+        assert_eq!(whole.matches("<section id").count(), FIGURES.len());
+        assert!(whole.matches("<svg").count() >= FIGURES.len());
         assert!(!whole.contains("not in this run"));
         assert!(!whole.contains("raw <copy>"), "texts are escaped");
         // Nothing is fetched from elsewhere.

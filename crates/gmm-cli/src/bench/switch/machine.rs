@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use gmm::hostxpu::MAX_ARGS;
 use gmm::{Gmm, HostXpu, Kernel, NodeId, Stream, Unified};
-use gmm_core::Config;
+use gmm_core::{Config, CopyInfo, MoveCause, Run};
 
 use super::SwitchArgs;
 use super::model::Shape;
@@ -92,6 +92,22 @@ impl Machine {
         };
         (bytes(0, 1), bytes(1, 0))
     }
+
+    /// How much of these weights the manager has ever copied out: what lies in host memory because it
+    /// had to make room on the XPU, or was copied ahead of that. It stays there, since weights are only
+    /// read, and what a program has written there itself came otherwise.
+    pub(super) fn copied_out(&self, weights: &Unified<f32>) -> anyhow::Result<u64> {
+        let runs = self.gmm.residency(weights.as_ptr().cast(), weights.len_bytes())?;
+        Ok(runs.iter().map(bytes_copied_out).sum())
+    }
+}
+
+fn bytes_copied_out(run: &Run) -> u64 {
+    let copied_out = |copy: &CopyInfo| {
+        let cause = copy.moved_by.cause();
+        copy.node == NodeId(0) && matches!(cause, MoveCause::Eviction | MoveCause::Laundering)
+    };
+    if run.copies.iter().any(copied_out) { run.range.len_bytes() } else { 0 }
 }
 
 /// What one switch took.
@@ -101,4 +117,37 @@ pub(super) struct Switch {
     /// Bytes copied to the XPU, and from it.
     pub(super) copied_in: u64,
     pub(super) copied_out: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gmm::{Access, PAGE_SIZE};
+
+    /// Written on the XPU, a page has to be copied out to make room, and counts; read there, it does
+    /// not.
+    #[test]
+    fn what_is_copied_out_counts_and_what_leaves_clean_does_not() {
+        let gmm = Gmm::builder().xpu(HostXpu::with_memory(8 * PAGE_SIZE)).build().unwrap();
+        let mut data: Unified<u64> = gmm.mmap(8 * PAGE_SIZE as usize / 8).unwrap();
+        data.iter_mut().for_each(|word| *word = 7);
+        let start = data.pages().start;
+        let xpu = gmm.xpu(1).unwrap();
+        let processor = xpu.context().processor();
+        // SAFETY: what is evicted keeps its contents; no signal handler touches unified memory.
+        #[expect(unsafe_code, reason = "faults are made by drivers; here by hand")]
+        let space = unsafe { gmm.space() };
+        for page in 0..3 {
+            let access = if page < 2 { Access::Read } else { Access::Write };
+            space.fault(processor, start.plus(page).start(), access).unwrap();
+        }
+        let copied_out = || -> u64 {
+            let runs = gmm.residency(data.as_ptr().cast(), data.len_bytes()).unwrap();
+            runs.iter().map(bytes_copied_out).sum()
+        };
+        assert_eq!(copied_out(), 0);
+        space.evict(NodeId(1), 8).unwrap();
+        assert_eq!(copied_out(), PAGE_SIZE);
+        assert!(data.iter().all(|word| *word == 7));
+    }
 }

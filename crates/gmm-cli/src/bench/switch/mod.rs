@@ -101,8 +101,15 @@ pub(super) fn run(args: &SwitchArgs, session: &mut Session) -> anyhow::Result<()
         }
         session.step();
     }
+    let copied_out: u64 =
+        weights.iter().map(|weights| machine.copied_out(weights)).sum::<anyhow::Result<_>>()?;
     for record in samples.records(shape, args) {
-        session.put(record.with("must_move_bytes", must_move * PAGE_SIZE))?;
+        let record = record.with("must_move_bytes", must_move * PAGE_SIZE);
+        session.put(match record.case.as_str() {
+            // Of both models, in all switches together. What else is copied out is what is computed.
+            "first-output" => record.with("weights_copied_out_bytes", copied_out),
+            _ => record,
+        })?;
     }
     Ok(())
 }
