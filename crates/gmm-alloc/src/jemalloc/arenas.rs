@@ -4,8 +4,9 @@
 //! jemalloc keeps its own data in ordinary memory (`metadata_use_hooks` is off) and never touches
 //! what it hands out, unless it is asked for zeros. So a window without memory is enough: where a
 //! *commit* hook would bring memory, ours counts, for each page of 2 MiB, how much of it is
-//! committed, and says no when more pages would be needed than there are frames. The caller maps
-//! and unmaps afterwards what [`Arenas::changed`] names.
+//! committed. The caller maps and unmaps afterwards what [`Arenas::changed`] names. Where more pages
+//! would be needed than there are frames, what was allocated is freed again: a hook that said no
+//! would cost addresses, since jemalloc would look for others.
 //!
 //! Hooks run on the thread that calls [`Arenas`], within that call: the arenas have no other users
 //! and no thread caches, and jemalloc's background thread is off.
@@ -21,13 +22,13 @@ use tikv_jemalloc_sys as sys;
 /// What jemalloc counts in.
 const UNIT_BYTES: u64 = 4096;
 
-/// From this size on, classes are multiples of 2 MiB.
-const WHOLE_PAGES_BYTES: usize = 8 << 20;
+/// Larger allocations begin at a page.
+const SMALLER_BYTES: usize = 8 << 20;
 
-/// Allocations are aligned to 2^8 bytes; those that are whole pages begin at one, or they would
-/// need one more.
+/// Allocations are aligned to 2^8 bytes; large ones to pages, so that they need no page more than
+/// they have to.
 fn alignment(size: usize) -> c_int {
-    sys::MALLOCX_LG_ALIGN(if size > WHOLE_PAGES_BYTES { 21 } else { 8 })
+    sys::MALLOCX_LG_ALIGN(if size > SMALLER_BYTES { 21 } else { 8 })
 }
 
 /// What is handed out: an arena's number.
@@ -80,20 +81,15 @@ impl Shared {
         })
     }
 
-    /// Counts a range as committed; false, and nothing changed, if there are not enough frames.
-    fn commit(&mut self, from: usize, len: usize) -> bool {
-        let new = self.pages(from, len).filter(|(page, _)| self.committed[*page] == 0).count();
-        if self.nr_needed + new as u64 > self.max_needed {
-            return false;
-        }
-        self.nr_needed += new as u64;
+    /// Counts a range as committed.
+    fn commit(&mut self, from: usize, len: usize) {
         for (page, units) in self.pages(from, len) {
             if self.committed[page] == 0 {
+                self.nr_needed += 1;
                 self.changed.push(page);
             }
             self.committed[page] += units;
         }
-        true
     }
 
     fn decommit(&mut self, from: usize, len: usize) {
@@ -205,12 +201,22 @@ impl Arenas {
         unsafe { sys::nallocx(size_bytes.max(1) as usize, alignment(size_bytes as usize)) as u64 }
     }
 
-    /// Memory of an arena: its offset in the window. None if it needs more pages than there are.
+    /// Memory of an arena: its offset in the window. None, and all that is free decommitted, if
+    /// more pages would be needed than may be.
     pub(super) fn allocate(&mut self, arena: Arena, size_bytes: u64) -> Option<u64> {
         let size = usize::try_from(size_bytes.max(1)).ok()?;
         // SAFETY: the size is not 0, and the arena ours. What is returned is not touched.
         let at = unsafe { sys::mallocx(size, alignment(size) | flags(arena)) };
-        (!at.is_null()).then(|| (at as usize - self.shared().start) as u64)
+        if at.is_null() {
+            return None;
+        }
+        let offset = (at as usize - self.shared().start) as u64;
+        if self.shared().nr_needed > self.shared().max_needed {
+            self.free(arena, offset);
+            self.purge();
+            return None;
+        }
+        Some(offset)
     }
 
     /// Frees what was allocated at an offset, once.
@@ -312,8 +318,8 @@ unsafe extern "C" fn alloc(
         *zero = false;
         *commits
     };
-    if committed && !shared.commit(at, size) {
-        return ptr::null_mut();
+    if committed {
+        shared.commit(at, size);
     }
     at as *mut c_void
 }
@@ -338,7 +344,8 @@ unsafe extern "C" fn commit(
     _: c_uint,
 ) -> bool {
     // SAFETY: jemalloc calls it with the hooks that it has.
-    !unsafe { shared(hooks) }.commit(at as usize + offset, len)
+    unsafe { shared(hooks) }.commit(at as usize + offset, len);
+    false
 }
 
 unsafe extern "C" fn decommit(
@@ -397,10 +404,22 @@ mod tests {
         changed.sort_unstable();
         assert_eq!(changed, pages.clone().map(|page| page as usize).collect::<Vec<_>>());
         assert_eq!(arenas.allocate(arena, 20 * MIB), None);
+        assert!(pages.clone().all(|page| arenas.is_needed(page as usize)), "it is alive");
         arenas.free(arena, at);
         assert!(arenas.is_needed(pages.start as usize), "it is kept");
         arenas.purge();
         assert!(pages.clone().all(|page| !arenas.is_needed(page as usize)));
         assert!(arenas.allocate(arena, 14 * MIB).is_some());
+    }
+
+    #[test]
+    fn what_does_not_fit_costs_no_addresses() {
+        let mut arenas = Arenas::new(1024, 8).unwrap();
+        let arena = arenas.create().unwrap();
+        for round in 0..10_000 {
+            assert_eq!(arenas.allocate(arena, (20 + round % 7) * MIB), None);
+        }
+        assert!(arenas.shared().used as u64 <= 256 * MIB, "{:#x}", arenas.shared().used);
+        assert!(arenas.allocate(arena, 16 * MIB).is_some());
     }
 }

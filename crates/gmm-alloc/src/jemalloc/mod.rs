@@ -1,12 +1,14 @@
 //! jemalloc (5.3) with extents on our frames, an arena for each stream: the general-purpose
 //! allocator that is best known for little fragmentation, to be compared with.
 //!
-//! - A request gets a size of jemalloc's classes: four between each power of two and the next, so
-//!   up to a fifth of it is lost.
+//! - Requests of up to 14 KiB get a size of jemalloc's classes, four between each power of two and
+//!   the next; larger ones are rounded up to 4 KiB (`opt.disable_large_size_classes`, on by default
+//!   in 5.3.1).
 //! - jemalloc decides where in a window of addresses memory is needed, in units of 4 KiB; a frame is
 //!   mapped where a byte of a page of 2 MiB is ([`arenas`]).
 //! - Free extents keep their memory until the device has no more; then all are purged. jemalloc
-//!   would let them decay within seconds, but a replay has no clock.
+//!   would let them decay within seconds, but a replay has no clock. So it holds much while there is
+//!   room, and runs on little where there is not, at the price of mapping over and over.
 
 mod arenas;
 

@@ -160,6 +160,7 @@ impl User {
         let stats = self.allocator.stats();
         assert_eq!((stats.reserved_bytes, stats.segments), (0, 0));
         assert_eq!(stats.frames_mapped, stats.frames_unmapped);
-        assert_eq!(self.step(Step::Allocate { size_bytes: capacity_bytes, stream: 0 }), Ok(true));
+        let all = self.step(Step::Allocate { size_bytes: capacity_bytes, stream: 0 });
+        assert_eq!(all, Ok(true), "{}", self.allocator.name());
     }
 }
