@@ -26,6 +26,7 @@ use crate::driver::Access;
 use crate::entry::Mapping;
 use crate::fault::Cause;
 use crate::node::Node;
+use crate::reclaim::MAX_VICTIMS;
 use crate::space::Space;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, Rank, Shared};
@@ -35,6 +36,9 @@ use crate::{Batch, MAX_PROCESSORS, PageNr, PageRange, Processor};
 
 /// How many runs of one processor are followed at once: its cores have one each, or several.
 const NR_STREAMS: usize = 8;
+
+/// With fewer frames to spare a fault brings its own page only.
+const SPARE: u32 = MAX_VICTIMS as u32;
 
 /// How many faults in a row make a run.
 const MIN_RUN: u32 = 3;
@@ -433,7 +437,9 @@ impl Space {
 
     /// The processor has come to a window that nobody has begun to bring: this fault does.
     pub(crate) fn bring_late(&self, processor: &Processor, window: Window) {
-        let done = self.bring_window(processor, window);
+        // Where frames are few, what a round of eviction frees is for faults.
+        let is_room = self.known_node(processor.node).nr_obtainable() >= window.nr_pages + SPARE;
+        let done = if is_room { self.bring_window(processor, window) } else { 0 };
         processor.streams.end_late(window, done);
     }
 
