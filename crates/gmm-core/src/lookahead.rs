@@ -28,6 +28,7 @@ use crate::fault::Cause;
 use crate::node::Node;
 use crate::reclaim::MAX_VICTIMS;
 use crate::space::Space;
+use crate::stats::Event;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, Rank, Shared};
 use loners::{Age, Loners, Reach};
@@ -37,7 +38,8 @@ use crate::{Batch, MAX_PROCESSORS, PageNr, PageRange, Processor};
 /// How many runs of one processor are followed at once: its cores have one each, or several.
 const NR_STREAMS: usize = 8;
 
-/// With fewer frames to spare a fault brings its own page only.
+/// On a node from which pages have been evicted so many free frames are for faults: what a round of
+/// eviction frees. (An eighth of the node, if that is less.)
 const SPARE: u32 = MAX_VICTIMS as u32;
 
 /// How many faults in a row make a run.
@@ -437,9 +439,7 @@ impl Space {
 
     /// The processor has come to a window that nobody has begun to bring: this fault does.
     pub(crate) fn bring_late(&self, processor: &Processor, window: Window) {
-        // Where frames are few, what a round of eviction frees is for faults.
-        let is_room = self.known_node(processor.node).nr_obtainable() >= window.nr_pages + SPARE;
-        let done = if is_room { self.bring_window(processor, window) } else { 0 };
+        let done = self.bring_window(processor, window);
         processor.streams.end_late(window, done);
     }
 
@@ -449,7 +449,10 @@ impl Space {
         let node = self.known_node(processor.node);
         let mut flight = Flight::new(ahead(node, &[], processor));
         // The last ones, which background reclaim keeps free, are for faults.
-        let mut frames = node.pop_free_run::<BATCH>(window.nr_pages, node.kept_free());
+        let evicts = self.stats.get(node.id, Event::Evicted) > 0;
+        let spare = if evicts { SPARE.min(node.capacity() / 8) } else { 0 };
+        let keep = node.kept_free().max(spare);
+        let mut frames = node.pop_free_run::<BATCH>(window.nr_pages, keep);
         let mut done = 0;
         for page in window.pages() {
             let Some(entry) = self.table.get(page) else { break };
