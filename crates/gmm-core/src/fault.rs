@@ -109,9 +109,8 @@ impl Space {
         let most = Some(self.config.look_ahead).filter(|&most| is_news && most > 0);
         let window =
             most.and_then(|most| processor.streams.note(page, access, most, || self.clock.now()));
-        if let Some(window) = window.filter(|window| !window.is_begun()) {
-            self.bring_late(processor, window);
-        }
+        let window =
+            window.filter(|&window| window.is_begun() || self.bring_late(processor, window));
         let was_ahead = window.is_some_and(|window| self.map_window(processor, window, page));
         let result = match entry {
             Some(_) if was_ahead => {

@@ -438,9 +438,12 @@ impl Space {
     }
 
     /// The processor has come to a window that nobody has begun to bring: this fault does.
-    pub(crate) fn bring_late(&self, processor: &Processor, window: Window) {
-        let done = self.bring_window(processor, window);
+    /// Not on a node that evicts, where frames are for what is wanted now. Says whether it did.
+    pub(crate) fn bring_late(&self, processor: &Processor, window: Window) -> bool {
+        let evicts = self.stats.get(processor.node, Event::Evicted) > 0;
+        let done = if evicts { 0 } else { self.bring_window(processor, window) };
         processor.streams.end_late(window, done);
+        !evicts
     }
 
     /// Brings a window, and says how many pages from its first on are where they are to be, or
