@@ -107,10 +107,12 @@ impl Space {
         // One that another was quicker to serve says nothing new of where the processor goes.
         let is_news = before.is_some_and(|(_, is_wanted)| is_wanted);
         let most = Some(self.config.look_ahead).filter(|&most| is_news && most > 0);
+        let most = most.filter(|_| self.has_room_for_guesses(node));
         let window =
             most.and_then(|most| processor.streams.note(page, access, most, || self.clock.now()));
-        let window =
-            window.filter(|&window| window.is_begun() || self.bring_late(processor, window));
+        if let Some(window) = window.filter(|window| !window.is_begun()) {
+            self.bring_late(processor, window);
+        }
         let was_ahead = window.is_some_and(|window| self.map_window(processor, window, page));
         let result = match entry {
             Some(_) if was_ahead => {

@@ -38,8 +38,7 @@ use crate::{Batch, MAX_PROCESSORS, PageNr, PageRange, Processor};
 /// How many runs of one processor are followed at once: its cores have one each, or several.
 const NR_STREAMS: usize = 8;
 
-/// On a node from which pages have been evicted so many free frames are for faults: what a round of
-/// eviction frees. (An eighth of the node, if that is less.)
+/// What a round of eviction frees.
 const SPARE: u32 = MAX_VICTIMS as u32;
 
 /// How many faults in a row make a run.
@@ -438,12 +437,15 @@ impl Space {
     }
 
     /// The processor has come to a window that nobody has begun to bring: this fault does.
-    /// Not on a node that evicts, where frames are for what is wanted now. Says whether it did.
-    pub(crate) fn bring_late(&self, processor: &Processor, window: Window) -> bool {
-        let evicts = self.stats.get(processor.node, Event::Evicted) > 0;
-        let done = if evicts { 0 } else { self.bring_window(processor, window) };
+    pub(crate) fn bring_late(&self, processor: &Processor, window: Window) {
+        let done = self.bring_window(processor, window);
         processor.streams.end_late(window, done);
-        !evicts
+    }
+
+    /// Whether runs of faults on the node are followed: not while it evicts, where frames are for
+    /// what is wanted now. Reads, and writes nothing.
+    pub(crate) fn has_room_for_guesses(&self, node: &Node) -> bool {
+        self.stats.get(node.id, Event::Evicted) == 0 || node.counts().free >= 2 * SPARE
     }
 
     /// Brings a window, and says how many pages from its first on are where they are to be, or
@@ -452,10 +454,7 @@ impl Space {
         let node = self.known_node(processor.node);
         let mut flight = Flight::new(ahead(node, &[], processor));
         // The last ones, which background reclaim keeps free, are for faults.
-        let evicts = self.stats.get(node.id, Event::Evicted) > 0;
-        let spare = if evicts { SPARE.min(node.capacity() / 8) } else { 0 };
-        let keep = node.kept_free().max(spare);
-        let mut frames = node.pop_free_run::<BATCH>(window.nr_pages, keep);
+        let mut frames = node.pop_free_run::<BATCH>(window.nr_pages, node.kept_free());
         let mut done = 0;
         for page in window.pages() {
             let Some(entry) = self.table.get(page) else { break };
