@@ -569,7 +569,6 @@ impl Space {
     }
 }
 
-/// Whoever is in one of the sets that `which` gives.
 /// How many elements of a batch were done, and why not the others.
 fn outcome(result: Result<(), Partial>, len: usize) -> (usize, Option<DriverError>) {
     match result {

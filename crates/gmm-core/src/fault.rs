@@ -107,7 +107,6 @@ impl Space {
         // One that another was quicker to serve says nothing new of where the processor goes.
         let is_news = before.is_some_and(|(_, is_wanted)| is_wanted);
         let most = Some(self.config.look_ahead).filter(|&most| is_news && most > 0);
-        let most = most.filter(|_| self.has_room_for_guesses(node));
         let window =
             most.and_then(|most| processor.streams.note(page, access, most, || self.clock.now()));
         if let Some(window) = window.filter(|window| !window.is_begun()) {

@@ -26,9 +26,7 @@ use crate::driver::Access;
 use crate::entry::Mapping;
 use crate::fault::Cause;
 use crate::node::Node;
-use crate::reclaim::MAX_VICTIMS;
 use crate::space::Space;
-use crate::stats::Event;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, Rank, Shared};
 use loners::{Age, Loners, Reach};
@@ -37,9 +35,6 @@ use crate::{Batch, MAX_PROCESSORS, PageNr, PageRange, Processor};
 
 /// How many runs of one processor are followed at once: its cores have one each, or several.
 const NR_STREAMS: usize = 8;
-
-/// What a round of eviction frees.
-const SPARE: u32 = MAX_VICTIMS as u32;
 
 /// How many faults in a row make a run.
 const MIN_RUN: u32 = 3;
@@ -440,12 +435,6 @@ impl Space {
     pub(crate) fn bring_late(&self, processor: &Processor, window: Window) {
         let done = self.bring_window(processor, window);
         processor.streams.end_late(window, done);
-    }
-
-    /// Whether runs of faults on the node are followed: not while it evicts, where frames are for
-    /// what is wanted now. Reads, and writes nothing.
-    pub(crate) fn has_room_for_guesses(&self, node: &Node) -> bool {
-        self.stats.get(node.id, Event::Evicted) == 0 || node.counts().free >= 2 * SPARE
     }
 
     /// Brings a window, and says how many pages from its first on are where they are to be, or

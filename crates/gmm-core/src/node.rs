@@ -121,6 +121,8 @@ pub(crate) struct Offer {
     pub(crate) nr: FrameNr,
     pub(crate) page: PageNr,
     uses: u8,
+    /// The page was brought ahead, and has not been used.
+    pub(crate) is_ahead: bool,
 }
 
 /// What became of asking a device for frames.
@@ -685,7 +687,7 @@ impl Counts {
 /// A policy may offer what it likes; what can't go is left where it is.
 fn offer(meta: &[FrameMeta], nr: FrameNr) -> Option<Offer> {
     let meta = meta.get(nr.0 as usize)?;
-    Some(Offer { nr, page: meta.owner, uses: meta.uses })
+    Some(Offer { nr, page: meta.owner, uses: meta.uses, is_ahead: meta.expected })
 }
 
 /// Orders frames so that taking them from the end gives neighbours to neighbouring pages, as far as

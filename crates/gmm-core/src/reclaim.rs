@@ -323,11 +323,11 @@ impl Space {
         let offers = node.victims::<MAX_CANDIDATES>(node.id == HOST);
         // Pages that are about to be used go if there are no others.
         let expected = self.expected_on(node);
-        let is_expected = |offer: &&Offer| expected.contains(offer.page);
+        let is_expected = |offer: &&Offer| offer.is_ahead && expected.contains(offer.page);
         let others = offers.iter().filter(|offer| !is_expected(offer));
         for &offer in others.chain(offers.iter().filter(is_expected)) {
             let is_enough = victims.len() == limit || outlook.host_full;
-            if is_enough || !victims.is_empty() && expected.contains(offer.page) {
+            if is_enough || !victims.is_empty() && is_expected(&&offer) {
                 break;
             }
             if outlook.spared.is_some_and(|range| range.contains(offer.page)) {

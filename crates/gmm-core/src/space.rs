@@ -333,13 +333,12 @@ impl Space {
         self.nodes.iter().filter_map(OnceLock::get)
     }
 
-    /// The attached contexts, without the CPU.
     /// All processors, the CPU first.
     pub(crate) fn all_processors(&self) -> impl Iterator<Item = Shared<Processor>> {
         (0..MAX_PROCESSORS).filter_map(|id| self.processors.get(0, id))
     }
 
-    /// All processors but the CPU.
+    /// The attached contexts, without the CPU.
     pub(crate) fn processors(&self) -> impl Iterator<Item = Shared<Processor>> {
         (1..MAX_PROCESSORS).filter_map(|id| self.processors.get(0, id))
     }

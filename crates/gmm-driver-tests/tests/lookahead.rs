@@ -129,6 +129,24 @@ fn it_takes_only_free_frames_and_evicts_nothing() {
 }
 
 #[test]
+fn what_was_brought_ahead_is_spared_until_it_is_used() {
+    let world = world(80);
+    let range = written(&world, 40);
+    // The fault on 5 maps its window, and has the next one brought; then the run ends.
+    (0..6).for_each(|nth| read(&world, A, range, nth));
+    [30, 35].into_iter().for_each(|nth| read(&world, A, range, nth));
+    assert_eq!(mapped(&world, A, range), [0, 1, 2, 3, 4, 5, 6, 7, 8, 30, 35]);
+    let elsewhere = PageState::Exclusive(world.node(CPU));
+    let here = || (0..40).filter(|&nth| state(&world, range, nth) != elsewhere).collect::<Vec<_>>();
+    assert_eq!(here(), [(0..17).collect::<Vec<_>>(), vec![30, 35]].concat());
+    // A round of ten: the oldest go, those that were used among them, and not what may be next.
+    assert_eq!(world.space.evict(world.node(A), 10), Ok(10));
+    assert_eq!(mapped(&world, A, range), [35]);
+    assert_eq!(stats(&world).resident_frames, 9);
+    world.assert_sound("evicted");
+}
+
+#[test]
 fn what_it_leaves_alone() {
     let world = world(40);
     let range = written(&world, 8);
