@@ -17,12 +17,14 @@
 //! # Lock order
 //! The list lock is the last: nothing is called, and no other lock taken, while it is held.
 
+mod pinning;
+mod transit;
 mod watermarks;
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
-use crate::driver::{Device, DriverError, Extent};
+use crate::driver::{Device, DriverError};
 use crate::list::FrameList;
 use crate::sync::{Condvar, Counter, Deadline, Mutex, MutexGuard, Rank};
 use crate::{
@@ -30,6 +32,7 @@ use crate::{
     OutOfMemory, PageNr, Policy,
 };
 
+pub(crate) use transit::{TransitFrame, highest_first};
 use watermarks::{Reclaimer, Watermarks};
 pub(crate) use watermarks::{Rest, Task};
 
@@ -398,101 +401,10 @@ impl Node {
         }
     }
 
-    /// A launch holds the frame: it stays where it is until as many [`Node::release_hold`]. The
-    /// caller holds the page's entry lock.
-    pub(crate) fn hold(&self, nr: FrameNr) {
-        let mut lists = self.lists.lock();
-        lists.set_aside(nr);
-        lists.meta[nr.0 as usize].holds += 1;
-        self.held[nr.0 as usize].store(true, Ordering::Release);
-    }
-
-    /// The caller need hold no lock: a launch ends without waiting for anyone.
-    pub(crate) fn release_hold(&self, nr: FrameNr) {
-        let mut lists = self.lists.lock();
-        lists.meta[nr.0 as usize].holds -= 1;
-        let is_held = lists.meta[nr.0 as usize].holds > 0;
-        self.held[nr.0 as usize].store(is_held, Ordering::Release);
-        self.end_pin(lists, nr);
-    }
-
-    /// A program pins the frame: it stays where it is until as many [`Node::unpin`]. The caller
-    /// holds the page's entry lock.
-    ///
-    /// # Errors
-    /// How many frames are pinned already and how many may be, if one more is too many.
-    pub(crate) fn pin(&self, nr: FrameNr) -> Result<(), (u32, u32)> {
-        let mut lists = self.lists.lock();
-        if lists.meta[nr.0 as usize].pins == 0 {
-            if lists.pinned_frames >= lists.pin_limit {
-                return Err((lists.pinned_frames, lists.pin_limit));
-            }
-            lists.pinned_frames += 1;
-        }
-        lists.set_aside(nr);
-        lists.meta[nr.0 as usize].pins += 1;
-        Ok(())
-    }
-
-    /// Ends `nr_pins` pins of the frame, or all that it has if they are fewer. The caller holds
-    /// the page's entry lock.
-    pub(crate) fn unpin(&self, nr: FrameNr, nr_pins: u32) {
-        let mut lists = self.lists.lock();
-        let meta = &mut lists.meta[nr.0 as usize];
-        let before = meta.pins;
-        meta.pins = before.saturating_sub(nr_pins);
-        if before > 0 && meta.pins == 0 {
-            lists.pinned_frames -= 1;
-            self.end_pin(lists, nr);
-        }
-    }
-
-    /// A hold or a pin has ended: the frame can go again, if it was the last.
-    fn end_pin(&self, mut lists: MutexGuard<'_, Lists, FRAMES_RANK>, nr: FrameNr) {
-        let meta = lists.meta[nr.0 as usize];
-        if meta.holds + meta.pins > 0 {
-            return;
-        }
-        let owner = meta.owner;
-        if meta.spare {
-            lists.spare.push_back(nr);
-            lists.set_place(nr, FramePlace::Spare);
-        } else {
-            lists.policy.mapped(nr, owner, Arrival::Returned);
-            lists.set_place(nr, FramePlace::Active);
-        }
-        self.announce(&mut lists);
-    }
-
     /// Who brought the page that the frame holds, and whether the frame is pinned.
     pub(crate) fn story(&self, nr: FrameNr) -> (MovedBy, bool) {
         let meta = self.lists.lock().meta[nr.0 as usize];
         (meta.moved_by, meta.place == FramePlace::Pinned)
-    }
-
-    /// Whether the frame can't go now: a launch holds it, or a program has pinned it.
-    pub(crate) fn is_pinned(&self, nr: FrameNr) -> bool {
-        self.lists.lock().meta[nr.0 as usize].place == FramePlace::Pinned
-    }
-
-    /// Whether a launch holds the frame.
-    pub(crate) fn is_held(&self, nr: FrameNr) -> bool {
-        self.held[nr.0 as usize].load(Ordering::Acquire)
-    }
-
-    /// How often programs have pinned the frame.
-    pub(crate) fn pins(&self, nr: FrameNr) -> u32 {
-        self.lists.lock().meta[nr.0 as usize].pins
-    }
-
-    /// How many frames programs have pinned, and how many they may.
-    pub(crate) fn pinned_and_limit(&self) -> (u32, u32) {
-        let lists = self.lists.lock();
-        (lists.pinned_frames, lists.pin_limit)
-    }
-
-    pub(crate) fn set_pin_limit(&self, nr_frames: u32) {
-        self.lists.lock().pin_limit = nr_frames;
     }
 
     /// Frames that could be evicted, with the pages they hold, the best victims first: spare
@@ -619,14 +531,6 @@ impl Node {
             .collect()
     }
 
-    /// Whether the pinned frames are those that someone pins or holds, and counted right.
-    pub(crate) fn counts_pins(&self) -> bool {
-        let lists = self.lists.lock();
-        let pinned = lists.meta.iter().filter(|m| m.pins > 0).count();
-        let is_true = |m: &FrameMeta| (m.place == FramePlace::Pinned) == (m.holds + m.pins > 0);
-        pinned == lists.pinned_frames as usize && lists.meta.iter().all(is_true)
-    }
-
     fn announce(&self, lists: &mut MutexGuard<'_, Lists, FRAMES_RANK>) {
         self.count.changes.add_locked(1);
         if lists.waiters > 0 {
@@ -688,76 +592,4 @@ impl Counts {
 fn offer(meta: &[FrameMeta], nr: FrameNr) -> Option<Offer> {
     let meta = meta.get(nr.0 as usize)?;
     Some(Offer { nr, page: meta.owner, uses: meta.uses, is_ahead: meta.expected })
-}
-
-/// Orders frames so that taking them from the end gives neighbours to neighbouring pages, as far as
-/// there are any: drivers map such a run at once.
-pub(crate) fn highest_first<const N: usize>(frames: &mut Batch<TransitFrame<'_>, N>) {
-    frames.sort_by_key(|frame| core::cmp::Reverse(frame.nr.0));
-}
-
-/// A frame in one thread's hands. Dropped, it is free again.
-pub(crate) struct TransitFrame<'a> {
-    node: &'a Node,
-    nr: FrameNr,
-}
-
-impl TransitFrame<'_> {
-    pub(crate) fn frame(&self) -> Frame {
-        self.node.frame(self.nr)
-    }
-
-    /// The frame holds `page`'s data from now on. The caller holds the page's entry lock and adds
-    /// the frame to its copies. `count` runs under the lists' lock.
-    pub(crate) fn activate(
-        self,
-        page: PageNr,
-        why: Arrival,
-        moved_by: MovedBy,
-        count: impl FnOnce(),
-    ) -> Frame {
-        let frame = self.frame();
-        let mut lists = self.node.lists.lock();
-        count();
-        lists.meta[self.nr.0 as usize].owner = page;
-        lists.meta[self.nr.0 as usize].spare = false;
-        lists.meta[self.nr.0 as usize].expected = false;
-        lists.meta[self.nr.0 as usize].moved_by = moved_by;
-        lists.meta[self.nr.0 as usize].uses = lists.meta[self.nr.0 as usize].uses.wrapping_add(1);
-        lists.set_place(self.nr, FramePlace::Active);
-        lists.policy.mapped(self.nr, page, why);
-        self.node.note_activity(&mut lists);
-        self.node.announce(&mut lists);
-        drop(lists);
-        core::mem::forget(self);
-        frame
-    }
-
-    /// Gives the frame back to its device.
-    pub(crate) fn release(self) {
-        // Before the device has it: another thread may import it at once.
-        let mut lists = self.node.lists.lock();
-        lists.set_place(self.nr, FramePlace::Absent);
-        lists.releasing += 1;
-        drop(lists);
-        let extent = Extent { start: self.nr, nr_frames: 1 };
-        self.node.device.release(self.node.id, &[extent]);
-        let mut lists = self.node.lists.lock();
-        lists.releasing -= 1;
-        self.node.announce(&mut lists);
-        drop(lists);
-        core::mem::forget(self);
-    }
-
-    /// An operation on the frame never ended: it may still be written, so it is never used again.
-    pub(crate) fn lose(self) {
-        self.node.lists.lock().set_place(self.nr, FramePlace::Lost);
-        core::mem::forget(self);
-    }
-}
-
-impl Drop for TransitFrame<'_> {
-    fn drop(&mut self) {
-        self.node.free(&mut self.node.lists.lock(), self.nr);
-    }
 }
