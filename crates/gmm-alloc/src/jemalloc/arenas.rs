@@ -228,14 +228,9 @@ impl Arenas {
 
     /// Lets all arenas decommit what is free.
     pub(super) fn purge(&mut self) {
-        for arena in &self.arenas {
-            let name = format!("arena.{}.purge\0", arena.0);
-            // SAFETY: the name ends in 0; it takes nothing and returns nothing.
-            let code = unsafe {
-                let none = ptr::null_mut();
-                sys::mallctl(name.as_ptr().cast(), none, ptr::null_mut(), none, 0)
-            };
-            debug_assert_eq!(code, 0, "jemalloc does not know its arena {}", arena.0);
+        for &arena in &self.arenas {
+            let purged = command(arena, "purge");
+            debug_assert!(purged, "jemalloc does not know its arena {}", arena.0);
         }
     }
 
@@ -254,15 +249,14 @@ impl Arenas {
 
 impl Drop for Arenas {
     fn drop(&mut self) {
-        for arena in &self.arenas {
-            let name = format!("arena.{}.destroy\0", arena.0);
-            // SAFETY: the name ends in 0; no thread is bound to the arena, and what is alive in it
-            // can't be freed any more, since that takes `self`.
-            let code = unsafe {
-                let none = ptr::null_mut();
-                sys::mallctl(name.as_ptr().cast(), none, ptr::null_mut(), none, 0)
-            };
-            debug_assert_eq!(code, 0, "arena {} can't be destroyed", arena.0);
+        // No thread is bound to an arena, and what is alive in one can't be freed any more, since that
+        // takes `self`.
+        for &arena in &self.arenas {
+            if !command(arena, "destroy") {
+                debug_assert!(false, "arena {} can't be destroyed", arena.0);
+                // It may still call its hooks: they, and the window, stay.
+                return;
+            }
         }
         // SAFETY: it comes from a box, and no arena is left that has its hooks.
         let shared = unsafe { Box::from_raw(self.shared.as_ptr()) };
@@ -270,6 +264,17 @@ impl Drop for Arenas {
         let unmapped = unsafe { munmap(shared.mapping.0 as *mut c_void, shared.mapping.1) };
         debug_assert!(unmapped.is_ok(), "the window can't be unmapped");
     }
+}
+
+/// Tells jemalloc to do something with an arena; says whether it did.
+fn command(arena: Arena, what: &str) -> bool {
+    let name = format!("arena.{}.{what}\0", arena.0);
+    // SAFETY: the name ends in 0; such a command takes nothing and returns nothing.
+    let code = unsafe {
+        let none = ptr::null_mut();
+        sys::mallctl(name.as_ptr().cast(), none, ptr::null_mut(), none, 0)
+    };
+    code == 0
 }
 
 fn flags(arena: Arena) -> c_int {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use clap::Args;
 use gmm::hostxpu::{HostXpuConfig, MIN_FRAMES};
-use gmm::{GIB, Gmm, HostXpu, Kernel, MIB, PAGE_SIZE, Stream, Unified};
+use gmm::{GIB, Gmm, HostXpu, MIB, PAGE_SIZE};
 
 use super::distribution::{Distribution, Pairs};
 use super::options::{Kernels, Output, Repeats};
@@ -15,7 +15,7 @@ use super::raw::RawCopies;
 use super::record::Record;
 use super::session::Session;
 use super::threads::Threads;
-use super::touched::{self, PAGE_WORDS};
+use super::touched::Touched;
 
 /// What is asked for: at most 1.5 times the time of raw copies.
 const TARGET: f64 = 1.0 / 1.5;
@@ -52,17 +52,18 @@ pub(super) fn run(args: &CostArgs, session: &mut Session) -> anyhow::Result<()> 
     let configure = |config: HostXpuConfig| config.cores(1).copy_engines(1);
     let raw = RawCopies::new(nr_pages, configure(HostXpuConfig::new(bytes)))?;
     let xpu = HostXpu::with_memory(bytes + 8 * MIB).config(configure);
-    let mut bench = Bench::new(Gmm::builder().xpu(xpu).build()?, nr_pages as usize, args)?;
+    let gmm = Gmm::builder().xpu(xpu).build()?;
+    let mut touched = Touched::new(&gmm, nr_pages as usize, &args.kernels)?;
     let (mut to_xpu, mut to_cpu) = (Pairs::default(), Pairs::default());
     let gib = bytes as f64 / GIB as f64;
     session.doing("faults and raw copies in turn");
     for round in 0..=args.repeats.repeats {
         let raw_in = cpu_seconds(|| raw.to_xpu().map(drop))?;
-        let faults_in = cpu_seconds(|| bench.touch_on_xpu())?;
+        let faults_in = cpu_seconds(|| touched.on_xpu(Duration::ZERO).map(drop))?;
         let raw_out = cpu_seconds(|| raw.to_cpu().map(drop))?;
-        let faults_out = cpu_seconds(|| bench.touch_on_cpu())?;
+        let faults_out = cpu_seconds(|| touched.on_cpu(Duration::ZERO).map(drop))?;
         // The touches themselves are the program's.
-        let touches = cpu_seconds(|| bench.touch_on_cpu())?;
+        let touches = cpu_seconds(|| touched.on_cpu(Duration::ZERO).map(drop))?;
         if round > 0 {
             to_xpu.push_seconds(faults_in / gib, raw_in / gib);
             to_cpu.push_seconds((faults_out - touches) / gib, raw_out / gib);
@@ -76,7 +77,7 @@ pub(super) fn run(args: &CostArgs, session: &mut Session) -> anyhow::Result<()> 
     }
     session.doing("idle");
     session.put(idle(session)?)?;
-    touched::check_all(&bench.data)
+    touched.check()
 }
 
 /// How long all threads but the XPU's cores were on a processor, in seconds.
@@ -104,43 +105,4 @@ fn idle(session: &Session) -> anyhow::Result<Record> {
         .with("context_switches", switches.median())
         .with("context_switches_min", switches.min())
         .with("context_switches_max", switches.max()))
-}
-
-struct Bench {
-    data: Unified<u64>,
-    /// Where the kernel notes how long each page took.
-    times: Unified<u64>,
-    stream: Stream,
-    touch: Kernel,
-}
-
-impl Bench {
-    fn new(gmm: Gmm, nr_pages: usize, args: &CostArgs) -> anyhow::Result<Self> {
-        let xpu = gmm.xpu(1)?;
-        let mut bench = Self {
-            data: gmm.mmap_named(nr_pages * PAGE_WORDS, "bench data")?,
-            times: gmm.mmap_named(nr_pages, "bench times")?,
-            stream: xpu.stream()?,
-            touch: xpu.load(&args.kernels.kernels)?.kernel("touch_timed")?,
-        };
-        touched::fill(&mut bench.data);
-        Ok(bench)
-    }
-
-    /// The XPU writes a word in each 4 KiB, so that every page moves there.
-    #[expect(unsafe_code, reason = "a launch is unsafe on every accelerator")]
-    fn touch_on_xpu(&mut self) -> anyhow::Result<()> {
-        let order = std::ptr::null::<u64>();
-        let (data, len) = (self.data.as_mut_ptr(), self.data.len_bytes());
-        let args = (data, len, self.times.as_mut_ptr(), order);
-        // SAFETY: the buffers are as long as the kernel is told, and are ours until it is done.
-        unsafe { self.stream.launch(&self.touch, 1, args)?.wait()? };
-        Ok(())
-    }
-
-    /// The CPU reads a word in each 4 KiB, so that every page moves back.
-    fn touch_on_cpu(&self) -> anyhow::Result<()> {
-        let mut pages = (0..).zip(self.data.chunks(PAGE_WORDS));
-        pages.try_for_each(|(nr, words)| touched::check_sum(nr, touched::touch(words)))
-    }
 }

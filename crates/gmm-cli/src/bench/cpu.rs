@@ -8,7 +8,7 @@ use anyhow::ensure;
 use clap::{Args, ValueEnum as _};
 use gmm::{Gmm, MIB, Unified, display_bytes};
 
-use super::distribution::{Distribution, Pairs};
+use super::distribution::{Distribution, Pairs, in_turn};
 use super::options::Output;
 use super::ordinary::{Ordinary, Pages};
 use super::programs::{self, Program};
@@ -135,14 +135,7 @@ fn run_program(
     drop(reference);
     let mut pairs = Pairs::default();
     for round in 0..=args.pairs {
-        // In turn, and each as often first.
-        let (subject, baseline) = if round % 2 == 0 {
-            let subject = timed(unified);
-            (subject, timed(ordinary))
-        } else {
-            let baseline = timed(ordinary);
-            (timed(unified), baseline)
-        };
+        let (subject, baseline) = in_turn(round, || timed(unified), || timed(ordinary));
         for (result, memory) in [(subject.1, "unified"), (baseline.1, "ordinary")] {
             ensure!(
                 result == wanted,

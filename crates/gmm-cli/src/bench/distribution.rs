@@ -66,6 +66,21 @@ impl Distribution {
     }
 }
 
+/// Runs subject and baseline one after the other, each first as often as the other.
+pub(super) fn in_turn<T>(
+    round: u32,
+    subject: impl FnOnce() -> T,
+    baseline: impl FnOnce() -> T,
+) -> (T, T) {
+    if round.is_multiple_of(2) {
+        let subject = subject();
+        (subject, baseline())
+    } else {
+        let baseline = baseline();
+        (subject(), baseline)
+    }
+}
+
 /// Times of subject and baseline, in seconds, pair by pair, in turn.
 #[derive(Default)]
 pub(super) struct Pairs(Vec<(f64, f64)>);

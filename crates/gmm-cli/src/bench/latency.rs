@@ -2,11 +2,11 @@
 //! rest, when whoever serves them has gone to sleep. The baseline is the raw copy of a page, one at a
 //! time with the same pauses, in turn.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
 use gmm::hostxpu::{HostXpuConfig, MIN_FRAMES};
-use gmm::{Gmm, HostXpu, Kernel, MIB, PAGE_SIZE, Stream, Unified};
+use gmm::{Gmm, HostXpu, MIB, PAGE_SIZE};
 
 use super::distribution::Distribution;
 use super::options::{Kernels, Output, Repeats};
@@ -14,7 +14,7 @@ use super::raw::RawCopies;
 use super::record::Record;
 use super::session::Session;
 use super::steal::Ticks;
-use super::touched::{self, PAGE_WORDS};
+use super::touched::Touched;
 
 /// What `gmm bench latency` takes.
 #[derive(Debug, Args)]
@@ -80,7 +80,7 @@ pub(super) fn run(args: &LatencyArgs, session: &mut Session) -> anyhow::Result<(
     let raw = RawCopies::new(nr_pages, configure(HostXpuConfig::new(bytes)))?;
     let xpu = HostXpu::with_memory(bytes + 8 * MIB).config(configure);
     let gmm = Gmm::builder().xpu(xpu).config(|c| c.look_ahead = args.look_ahead).build()?;
-    let mut bench = Bench::new(gmm, nr_pages as usize, args)?;
+    let mut touched = Touched::new(&gmm, nr_pages as usize, &args.kernels)?;
     for (parameter, pause_us) in [("arriving", 0), ("from-rest", args.pause_us)] {
         session.doing(format!("faults {parameter}"));
         let pause = Duration::from_micros(pause_us);
@@ -88,67 +88,19 @@ pub(super) fn run(args: &LatencyArgs, session: &mut Session) -> anyhow::Result<(
         let before = Ticks::now()?;
         for round in 0..rounds {
             let raw_in = raw.paced(true, pause)?;
-            let faults_in = bench.touch_on_xpu(pause_us)?;
+            let faults_in = touched.on_xpu(pause)?;
             let raw_out = raw.paced(false, pause)?;
-            let faults_out = bench.touch_on_cpu(pause)?;
+            let faults_out = touched.on_cpu(pause)?;
             if round > 0 {
                 to_xpu.push(raw_in, faults_in);
                 to_cpu.push(raw_out, faults_out);
             }
             session.step();
         }
-        touched::check_all(&bench.data)?;
+        touched.check()?;
         let stolen = Ticks::now()?.stolen_percent_since(before);
         session.put(to_xpu.record("to-xpu", parameter, stolen))?;
         session.put(to_cpu.record("to-cpu", parameter, stolen))?;
     }
     Ok(())
-}
-
-struct Bench {
-    data: Unified<u64>,
-    /// Nanoseconds that each page's touches took on the XPU.
-    times: Unified<u64>,
-    stream: Stream,
-    touch: Kernel,
-}
-
-impl Bench {
-    fn new(gmm: Gmm, nr_pages: usize, args: &LatencyArgs) -> anyhow::Result<Self> {
-        let xpu = gmm.xpu(1)?;
-        let mut bench = Self {
-            data: gmm.mmap_named(nr_pages * PAGE_WORDS, "bench data")?,
-            times: gmm.mmap_named(nr_pages, "bench times")?,
-            stream: xpu.stream()?,
-            touch: xpu.load(&args.kernels.kernels)?.kernel("touch_paced")?,
-        };
-        touched::fill(&mut bench.data);
-        Ok(bench)
-    }
-
-    /// The XPU writes a word in each 4 KiB, so that every page moves there; says how long each took.
-    #[expect(unsafe_code, reason = "a launch is unsafe on every accelerator")]
-    fn touch_on_xpu(&mut self, pause_us: u64) -> anyhow::Result<Vec<f64>> {
-        let order = std::ptr::null::<u64>();
-        let (data, len) = (self.data.as_mut_ptr(), self.data.len_bytes());
-        let args = (data, len, self.times.as_mut_ptr(), order, pause_us);
-        // SAFETY: the buffers are as long as the kernel is told, and are ours until it is done.
-        unsafe { self.stream.launch(&self.touch, 1, args)?.wait()? };
-        Ok(self.times.iter().map(|&ns| ns as f64 * 1e-9).collect())
-    }
-
-    /// The CPU reads a word in each 4 KiB, so that every page moves back; says how long each took.
-    fn touch_on_cpu(&self, pause: Duration) -> anyhow::Result<Vec<f64>> {
-        let mut times = Vec::with_capacity(self.times.len());
-        for (nr, words) in (0..).zip(self.data.chunks(PAGE_WORDS)) {
-            if !pause.is_zero() {
-                std::thread::sleep(pause);
-            }
-            let start = Instant::now();
-            let sum = touched::touch(words);
-            times.push(start.elapsed().as_secs_f64());
-            touched::check_sum(nr, sum)?;
-        }
-        Ok(times)
-    }
 }

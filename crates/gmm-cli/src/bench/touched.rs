@@ -1,15 +1,75 @@
 //! Data that an XPU touches with `touch_timed` or `touch_paced`, and the CPU afterwards: what each
 //! word must hold then. A page whose copy went wrong anywhere is noticed.
 
+use std::time::{Duration, Instant};
+
 use anyhow::ensure;
-use gmm::PAGE_SIZE;
+use gmm::{Gmm, Kernel, PAGE_SIZE, Stream, Unified};
 use gmm_kernels::stress::TOUCH_STRIDE_BYTES;
+
+use super::options::Kernels;
 
 /// Words of a page.
 pub(super) const PAGE_WORDS: usize = PAGE_SIZE as usize / 8;
 
 /// Words from one touch to the next.
 const TOUCH_STRIDE_WORDS: usize = TOUCH_STRIDE_BYTES / 8;
+
+/// Memory that one core of an XPU and one thread of the CPU touch in turn, in order.
+pub(super) struct Touched {
+    data: Unified<u64>,
+    /// Nanoseconds that each page's touches took on the XPU.
+    times: Unified<u64>,
+    stream: Stream,
+    touch: Kernel,
+}
+
+impl Touched {
+    pub(super) fn new(gmm: &Gmm, nr_pages: usize, kernels: &Kernels) -> anyhow::Result<Self> {
+        let xpu = gmm.xpu(1)?;
+        let mut touched = Self {
+            data: gmm.mmap_named(nr_pages * PAGE_WORDS, "bench data")?,
+            times: gmm.mmap_named(nr_pages, "bench times")?,
+            stream: xpu.stream()?,
+            touch: xpu.load(&kernels.kernels)?.kernel("touch_paced")?,
+        };
+        fill(&mut touched.data);
+        Ok(touched)
+    }
+
+    /// The XPU writes a word in each 4 KiB, so that every page moves there, and rests before each page;
+    /// says how long each took, in seconds, rests left out.
+    #[expect(unsafe_code, reason = "a launch is unsafe on every accelerator")]
+    pub(super) fn on_xpu(&mut self, pause: Duration) -> anyhow::Result<Vec<f64>> {
+        let order = std::ptr::null::<u64>();
+        let (data, len) = (self.data.as_mut_ptr(), self.data.len_bytes());
+        let pause_us = u64::try_from(pause.as_micros())?;
+        let args = (data, len, self.times.as_mut_ptr(), order, pause_us);
+        // SAFETY: the buffers are as long as the kernel is told, and are ours until it is done.
+        unsafe { self.stream.launch(&self.touch, 1, args)?.wait()? };
+        Ok(self.times.iter().map(|&ns| ns as f64 * 1e-9).collect())
+    }
+
+    /// The CPU reads a word in each 4 KiB, so that every page moves back; as [`Touched::on_xpu`].
+    pub(super) fn on_cpu(&self, pause: Duration) -> anyhow::Result<Vec<f64>> {
+        let mut times = Vec::with_capacity(self.times.len());
+        for (nr, words) in (0..).zip(self.data.chunks(PAGE_WORDS)) {
+            if !pause.is_zero() {
+                std::thread::sleep(pause);
+            }
+            let start = Instant::now();
+            let sum = touch(words);
+            times.push(start.elapsed().as_secs_f64());
+            check_sum(nr, sum)?;
+        }
+        Ok(times)
+    }
+
+    /// Makes sure that every word is what it must be.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        check_all(&self.data)
+    }
+}
 
 /// Fills the data before the first touch.
 pub(super) fn fill(data: &mut [u64]) {

@@ -14,7 +14,7 @@ use anyhow::ensure;
 use clap::ValueEnum;
 use gmm::Gmm;
 
-use super::distribution::Pairs;
+use super::distribution::{Pairs, in_turn};
 use super::record::Record;
 use super::session::Session;
 use heap::Heap;
@@ -94,14 +94,12 @@ pub(super) fn measure(
     let mut measured = Pairs::default();
     let before = host_faults(gmm);
     for round in 0..=pairs {
-        // In turn, and each as often first.
-        let (subject, baseline) = if round % 2 == 0 {
-            let subject = on_all(storm, &mut unified, &input)?;
-            (subject, on_all(storm, &mut ordinary, &input)?)
-        } else {
-            let baseline = on_all(storm, &mut ordinary, &input)?;
-            (on_all(storm, &mut unified, &input)?, baseline)
-        };
+        let (subject, baseline) = in_turn(
+            round,
+            || on_all(storm, &mut unified, &input),
+            || on_all(storm, &mut ordinary, &input),
+        );
+        let (subject, baseline) = (subject?, baseline?);
         for ((_, results), memory) in [(&subject, "unified"), (&baseline, "ordinary")] {
             for &result in results {
                 let wanted = *wanted.get_or_insert(result);
