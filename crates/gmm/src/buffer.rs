@@ -122,9 +122,7 @@ impl<T: FromZeros> Drop for Unified<T> {
         let (start, len) = (self.range.start.start(), self.range.len_bytes());
         // In a forked child nothing is ours. While a launch holds a page the region stays, and
         // with it the addresses: that is a launch nobody waited for.
-        if let Ok(inside) = self.gmm.enter() {
-            let _ = inside.space.munmap(start, len);
-        }
+        let _ = self.gmm.unmap(start, len);
     }
 }
 

@@ -65,6 +65,17 @@ pub enum Error {
     /// A trace is being written already.
     #[error("a trace is being written already: it ends when its guard is dropped")]
     TraceRunning,
+    /// The file of a recording of allocations could not be made or written.
+    #[error("allocations can't be recorded to {path:?}: {cause}")]
+    Recording {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Why.
+        cause: std::io::Error,
+    },
+    /// Allocations are being recorded already.
+    #[error("allocations are being recorded already: that ends when its guard is dropped")]
+    RecordingRunning,
     /// This process is a fork of the one that made the handle.
     #[error(
         "unified memory belongs to process {owner}, which forked this one; make a new Gmm here"

@@ -25,7 +25,8 @@
 //!   doing so until an XPU's access, `WillNeed`, `DontNeed` or `Unpin` on it succeeds.
 //! - To see what happens: [`Gmm::report`] for people, [`Gmm::snapshot`] and [`metrics`] for
 //!   programs (JSON, Prometheus), [`Gmm::residency`] for where pages are, and [`Gmm::trace_to`] (or
-//!   the environment variable `GMM_TRACE=FILE`) for a trace that Perfetto opens.
+//!   the environment variable `GMM_TRACE=FILE`) for a trace that Perfetto opens;
+//!   [`Gmm::record_allocations`] for what was allocated, which `gmm replay` replays.
 //! - After `fork` the child has no unified memory; handles dropped there do nothing.
 //! - The program's global allocator must not place its own heap in unified memory.
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -41,6 +42,7 @@ mod error;
 mod hints;
 mod manager;
 pub mod metrics;
+mod recording;
 mod report;
 mod size;
 mod trace;
@@ -63,6 +65,7 @@ pub use gmm_cpu::probe;
 pub use gmm_hostxpu::{self as hostxpu, KernelArgs};
 pub use hints::Subscription;
 pub use manager::{Gmm, MapFlags};
+pub use recording::RecordingGuard;
 pub use report::Report;
 pub use size::{GIB, KIB, MIB, display_bytes};
 pub use trace::{TraceGuard, TraceSummary};

@@ -6,13 +6,15 @@ use std::sync::{Arc, OnceLock};
 use bitflags::bitflags;
 use gmm_core::driver::Protection;
 use gmm_core::{
-    NextUse, NodeId, PAGE_SIZE, PageInfo, RegionInfo, RegionUsage, Run, Snapshot, Space, VirtAddr,
+    NextUse, NodeId, PAGE_SIZE, PageInfo, PageRange, RegionInfo, RegionUsage, Run, Snapshot, Space,
+    VirtAddr,
 };
 use gmm_cpu::BlockedSignals;
 use zerocopy::FromZeros;
 
 use crate::background::Background;
 use crate::control::ControlSocket;
+use crate::recording::{RecordingGuard, Recordings};
 use crate::trace::{self, Recorder};
 use crate::workers::Workers;
 use crate::xpu::{Device, Xpu};
@@ -42,6 +44,8 @@ struct Inner {
     _background: Background,
     devices: Vec<Device>,
     _handlers: gmm_cpu::FaultHandlers,
+    /// What the program allocates, where that is recorded.
+    recordings: Arc<Recordings>,
     recorder: OnceLock<Arc<Recorder>>,
     /// What `GMM_TRACE` has asked for: it ends when nothing can happen any more.
     trace: OnceLock<TraceGuard>,
@@ -80,6 +84,7 @@ impl Gmm {
                 _background: background,
                 devices,
                 _handlers: handlers,
+                recordings: Arc::default(),
                 recorder: OnceLock::new(),
                 trace: OnceLock::new(),
                 space,
@@ -107,6 +112,23 @@ impl Gmm {
             recorder
         });
         TraceGuard::begin(inside.space, recorder, path.as_ref())
+    }
+
+    /// Writes what the program allocates and frees (regions, and memory of
+    /// [`DeviceAllocator`](crate::alloc::DeviceAllocator)s) to a file, until the guard is dropped: an
+    /// event list, `a ID SIZE STREAM` and `f ID`, which `gmm replay` reads. Regions that are there
+    /// already come first. Allocating takes turns meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Recording`] if the file can't be made, [`Error::RecordingRunning`].
+    pub fn record_allocations(&self, path: impl AsRef<Path>) -> Result<RecordingGuard> {
+        let inside = self.enter()?;
+        self.inner.recordings.begin(path.as_ref(), || inside.space.regions())
+    }
+
+    /// What the program allocates is noted there.
+    pub(crate) fn recordings(&self) -> &Recordings {
+        &self.inner.recordings
     }
 
     /// The core's view, for drivers and tools.
@@ -153,7 +175,7 @@ impl Gmm {
         let size_bytes = size_of::<T>();
         let len_bytes = len.checked_mul(size_bytes).filter(|&bytes| bytes <= isize::MAX as usize);
         let len_bytes = len_bytes.ok_or(Error::TooLong { len, size_bytes })? as u64;
-        let range = self.enter()?.space.mmap(len_bytes, Protection::ReadWrite, name)?;
+        let range = self.map(len_bytes, Protection::ReadWrite, name)?;
         // SAFETY: the region was made just now, is as long as asked, and goes to nobody else.
         Ok(unsafe { Unified::new(self.clone(), range, len) })
     }
@@ -173,7 +195,7 @@ impl Gmm {
         if !flags.contains(MapFlags::XPU_VISIBLE) {
             return Err(Error::NotXpuVisible);
         }
-        let range = self.enter()?.space.mmap(len_bytes, protection, name)?;
+        let range = self.map(len_bytes, protection, name)?;
         Ok(core::ptr::with_exposed_provenance_mut(range.start.start().0 as usize))
     }
 
@@ -189,7 +211,21 @@ impl Gmm {
     /// end of the address space, part of it is not mapped, or a running launch holds it. Nothing
     /// has been unmapped then.
     pub unsafe fn munmap(&self, addr: *const u8, len_bytes: u64) -> Result<()> {
-        Ok(self.enter()?.space.munmap(virt(addr), len_bytes)?)
+        self.unmap(virt(addr), len_bytes)
+    }
+
+    fn map(&self, len_bytes: u64, protection: Protection, name: &str) -> Result<PageRange> {
+        let inside = self.enter()?;
+        let map = || Ok(inside.space.mmap(len_bytes, protection, name)?);
+        self.recordings().allocating(len_bytes, 0, map, |range| range.start.start())
+    }
+
+    pub(crate) fn unmap(&self, addr: VirtAddr, len_bytes: u64) -> Result<()> {
+        let inside = self.enter()?;
+        let unmap = || Ok(inside.space.munmap(addr, len_bytes)?);
+        // Whole pages go.
+        let whole_bytes = len_bytes.checked_next_multiple_of(PAGE_SIZE).unwrap_or(len_bytes);
+        self.recordings().freeing(addr, whole_bytes, unmap)
     }
 
     /// Changes what processors may do with the pages that hold `addr .. addr + len_bytes`. A CPU

@@ -13,6 +13,7 @@ use gmm_core::driver::Protection;
 use gmm_core::{FrameNr, NodeId, PAGE_SIZE, PageNr, PageRange};
 
 use super::queue::Queue;
+use crate::recording::WINDOW_NAME;
 use crate::{Error, Gmm, Result, Stream, Xpu};
 
 /// How many streams are known when those that are over are first looked for.
@@ -54,6 +55,10 @@ impl XpuFrames {
             many_queues: MANY_STREAMS,
             refusal: None,
         })
+    }
+
+    pub(super) fn gmm(&self) -> &Gmm {
+        &self.gmm
     }
 
     /// The stream's number; from now on its launches are known.
@@ -122,7 +127,7 @@ impl Backend for XpuFrames {
     fn reserve(&mut self, nr_pages: u64) -> Result<PageNr, BackendError> {
         let mapped = self.gmm.enter().and_then(|inside| {
             let len_bytes = nr_pages * PAGE_SIZE;
-            Ok(inside.space.mmap(len_bytes, Protection::ReadWrite, "device memory")?)
+            Ok(inside.space.mmap(len_bytes, Protection::ReadWrite, WINDOW_NAME)?)
         });
         let range = self.refuse(mapped)?;
         self.windows.push(range);

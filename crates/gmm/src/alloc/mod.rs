@@ -28,12 +28,12 @@ mod queue;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use gmm_alloc::{Allocator, BlockId, Stitching, StreamId};
+use gmm_alloc::{Allocation, Allocator, BlockId, Stitching, StreamId};
 use gmm_core::{PageRange, VirtAddr};
 
 pub use gmm_alloc::{Action, Cause, Error as AllocatorError, OutOfMemory, Stats};
 
-use crate::{Error, Result, Stream, Xpu};
+use crate::{Error, Gmm, Result, Stream, Xpu};
 use backend::XpuFrames;
 
 /// An allocator of one XPU's memory. Clones are handles to the same one; it may be used from
@@ -75,16 +75,18 @@ impl DeviceAllocator {
     /// [`Error::Allocator`] with [`OutOfMemory`], which says whether memory is exhausted or
     /// fragmented, in numbers; [`Error::Backing`] with what the manager refused.
     pub fn allocate(&self, size_bytes: u64, stream: &Stream) -> Result<DeviceMemory> {
-        self.with(stream, |inner, own| {
-            let given = inner.allocate(size_bytes, own)?;
-            Ok(DeviceMemory {
-                allocator: self.clone(),
-                block: given.block,
-                addr: given.addr,
-                len_bytes: given.usable_bytes,
-                stream: own,
-                is_freed: false,
-            })
+        let gmm = self.gmm();
+        let own = StreamId(stream.nr());
+        let allocate = || self.with(stream, |inner, own| inner.allocate(size_bytes, own));
+        let at = |given: &Allocation| given.addr;
+        let given = gmm.recordings().allocating(size_bytes, own.0, allocate, at)?;
+        Ok(DeviceMemory {
+            allocator: self.clone(),
+            block: given.block,
+            addr: given.addr,
+            len_bytes: given.usable_bytes,
+            stream: own,
+            is_freed: false,
         })
     }
 
@@ -102,6 +104,10 @@ impl DeviceAllocator {
     /// What is and was in use.
     pub fn stats(&self) -> Stats {
         self.lock().stats()
+    }
+
+    fn gmm(&self) -> Gmm {
+        self.lock().backend().gmm().clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, Stitching<XpuFrames>> {
@@ -174,7 +180,8 @@ impl DeviceMemory {
     /// None that a program can cause.
     pub fn free(mut self, stream: &Stream) -> Result<()> {
         self.is_freed = true;
-        self.allocator.with(stream, |inner, last| inner.free(self.block, last))
+        let free = || self.allocator.with(stream, |inner, last| inner.free(self.block, last));
+        self.allocator.gmm().recordings().freeing(self.addr, self.len_bytes, free)
     }
 }
 
@@ -182,7 +189,8 @@ impl Drop for DeviceMemory {
     fn drop(&mut self) {
         if !self.is_freed {
             // It is live: nobody else can have freed it.
-            let _ = self.allocator.lock().free(self.block, self.stream);
+            let free = || Ok(self.allocator.lock().free(self.block, self.stream)?);
+            let _ = self.allocator.gmm().recordings().freeing(self.addr, self.len_bytes, free);
         }
     }
 }
