@@ -1,8 +1,8 @@
 //! What a program allocated, as an event list: `a ID SIZE STREAM` and `f ID`, the format that
 //! `gmm replay` reads and other allocators' recordings come in.
 //!
-//! A region is an allocation on stream 0; so is each [`DeviceMemory`](crate::alloc::DeviceMemory),
-//! on the stream that it was allocated on. (The windows of addresses that device allocators work in
+//! A region is an allocation on stream 0; each [`DeviceMemory`](crate::alloc::DeviceMemory) is one on
+//! the stream that it was allocated on (its number and 1). (The windows of addresses that device allocators work in
 //! hold nothing of their own, and are left out.) Where a part of a region is unmapped, it is freed,
 //! and what is left of it is allocated.
 

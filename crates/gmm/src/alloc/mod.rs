@@ -76,10 +76,17 @@ impl DeviceAllocator {
     /// fragmented, in numbers; [`Error::Backing`] with what the manager refused.
     pub fn allocate(&self, size_bytes: u64, stream: &Stream) -> Result<DeviceMemory> {
         let gmm = self.gmm();
-        let own = StreamId(stream.nr());
-        let allocate = || self.with(stream, |inner, own| inner.allocate(size_bytes, own));
+        // 0 is for regions.
+        let recorded_as = stream.nr() + 1;
+        let mut own = StreamId::default();
+        let allocate = || {
+            self.with(stream, |inner, id| {
+                own = id;
+                inner.allocate(size_bytes, id)
+            })
+        };
         let at = |given: &Allocation| given.addr;
-        let given = gmm.recordings().allocating(size_bytes, own.0, allocate, at)?;
+        let given = gmm.recordings().allocating(size_bytes, recorded_as, allocate, at)?;
         Ok(DeviceMemory {
             allocator: self.clone(),
             block: given.block,
