@@ -326,6 +326,80 @@ fn a_replay_is_exported_as_a_snapshot_that_replays_the_same() {
     assert!(text(&output.stderr).contains("one allocator"));
 }
 
+/// 240 blocks of up to 3 MiB on two streams, each of which uses some of the other's; 100 of them live
+/// at once, with 150 MiB.
+fn two_streams_list() -> String {
+    let mut list = String::new();
+    for id in 0..240_u64 {
+        let size_bytes = id * 1_234_577 % (3 * MIB);
+        list += &format!("a {id} {size_bytes} {}\n", id % 2);
+        if id % 5 == 0 {
+            list += &format!("u {id} {}\n", 1 - id % 2);
+        }
+        if id >= 100 {
+            list += &format!("f {}\n", id - 100);
+        }
+    }
+    list
+}
+
+#[test]
+fn a_recording_is_executed_on_memory_that_is_looked_at() {
+    let folder = Folder::new("execute");
+    let list = two_streams_list();
+    let file = folder.file("list.txt", &list);
+    let whole = ["--execute"];
+    let scaled = ["--execute", "--execute-memory", "64MiB"];
+    for (options, scale, memory) in [(&whole[..], 1, 1024 * MIB), (&scaled[..], 3, 64 * MIB)] {
+        let objects = json(&[&[file.as_str(), "-a", "stitching"], options].concat());
+        assert_eq!(objects.len(), 2);
+        assert_eq!(objects[0]["execute"], Value::Null);
+        let (line, execute) = (&objects[1], &objects[1]["execute"]);
+        assert_eq!((&line["file"], &line["device"]), (&file.as_str().into(), &0.into()));
+        let number =
+            |key: &str| execute[key].as_u64().unwrap_or_else(|| panic!("{key}: {execute}"));
+        assert_eq!(number("scale"), scale);
+        let recorded = objects[0]["peak_live_bytes"].as_u64().unwrap();
+        let live = number("peak_live_bytes");
+        assert!((recorded / scale..=memory).contains(&live), "{execute}");
+        assert!(number("xpu_memory_bytes") > live);
+        assert_eq!(number("operations") as usize, list.lines().count());
+        assert!(execute["seconds"].as_f64().unwrap() > 0.0);
+        assert!(number("frames_mapped") * 2 * MIB >= live, "{execute}");
+        assert!(number("frames_unmapped") <= number("frames_mapped"));
+        // Each block has two words at least, and is looked at once at least.
+        assert!(number("checked_words") >= 2 * 240 + 2 * 48, "{execute}");
+        assert_eq!(number("wrong_words"), 0);
+        assert_eq!(
+            (&execute["first_wrong"], &execute["out_of_memory_at"]),
+            (&Value::Null, &Value::Null)
+        );
+    }
+    let output = gmm(&[&[file.as_str(), "-a", "stitching"], &scaled[..]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let told = text(&output.stdout).replace('\n', " ");
+    let wanted = format!("Executed on a host XPU: all {} operations in ", list.lines().count());
+    assert!(told.contains(&wanted) && told.contains("none was wrong"), "{told}");
+}
+
+#[test]
+fn too_little_memory_to_execute_in_is_said() {
+    let folder = Folder::new("execute-little");
+    // 68.4 MiB, whatever sizes are divided by.
+    let list: String = (0..140_000).map(|id| format!("a {id} {} 0\n", 4 * MIB)).collect();
+    let file = folder.file("list.txt", list);
+    let of = |memory| gmm(&[&file, "-a", "stitching", "--execute", "--execute-memory", memory]);
+    let output = of("1MiB");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("from 64MiB"), "{}", text(&output.stderr));
+    let output = of("64MiB");
+    assert_eq!(output.status.code(), Some(1));
+    let error = text(&output.stderr);
+    assert!(error.contains("68.4 MiB") && error.contains("--execute-memory 69MiB"), "{error}");
+    let output = gmm(&[&file, "--execute-memory", "128MiB"]);
+    assert_eq!(output.status.code(), Some(2), "it is of no use without --execute");
+}
+
 /// Real recordings in a folder of `GMM_TRACES`, or of `../shared/traces` beside the checkout. None,
 /// said aloud, if it is not there.
 fn real(folder: &str) -> Vec<PathBuf> {

@@ -52,7 +52,7 @@ impl HostXpu {
 
 /// The kernels that belong to this program. Cargo puts them beside it or in `deps/` there, depending on
 /// what it was asked to build, and leaves the other file as it was: of the two the newer is right.
-fn library() -> PathBuf {
+pub(crate) fn library() -> PathBuf {
     let program = std::env::current_exe().ok();
     let folder = program.as_deref().and_then(Path::parent);
     let places = folder.iter().flat_map(|dir| [dir.join(LIBRARY), dir.join("deps").join(LIBRARY)]);

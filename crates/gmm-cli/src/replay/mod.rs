@@ -5,11 +5,13 @@
 //! `record` is what is known then. `story` puts together what the recording and the replays come
 //! to (how requests failed: `recorded`; who held memory: `holders`; what would have fitted:
 //! `advice`), `explain` has the words for it, `summary` says it in a terminal, `page` in a page;
-//! `export` makes a recording of a replay.
+//! `export` makes a recording of a replay. `execute` runs a program for real, on an XPU's memory, with
+//! sizes `scaled` so that it fits.
 
 mod advice;
 mod allocators;
 mod blocks;
+mod execute;
 mod explain;
 mod export;
 mod holders;
@@ -23,6 +25,7 @@ mod ranges;
 mod record;
 mod recorded;
 mod remaps;
+mod scaled;
 mod session;
 mod story;
 mod summary;

@@ -8,6 +8,9 @@ use gmm_core::PAGE_SIZE;
 
 use super::allocators::{self, Entry, MAX_CAPACITY_BYTES};
 
+/// Less than that, and a program is more frames than contents.
+const MIN_EXECUTE_BYTES: u64 = 64 << 20;
+
 /// What `gmm replay` takes.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
@@ -38,7 +41,18 @@ pub struct Args {
     /// PyTorch's memory_viz
     #[arg(long, value_name = "FILE")]
     pub(super) export: Option<PathBuf>,
-    /// One JSON object a line, for each file, device and allocator
+    /// Also run it, scaled down: the same allocations, by the stitching allocator, of memory of a host
+    /// XPU (made for it), where kernels on as many streams write to each block, and see that it is as
+    /// written when it is freed. It fails if anything is not
+    #[arg(long)]
+    pub(super) execute: bool,
+    /// With --execute, the most memory that lives at once, 64MiB or more: sizes are divided by the
+    /// least whole number with which it is enough
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", requires = "execute")]
+    #[arg(value_parser = parse_execute_memory)]
+    pub(super) execute_memory: u64,
+    /// One JSON object a line, for each file, device and allocator; with --execute a further one for each
+    /// file and device, with an object `execute`
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -60,6 +74,17 @@ fn parse_capacity(text: &str) -> Result<u64> {
     let bytes = crate::demo::size::parse(text).map_err(anyhow::Error::msg)?;
     if !(PAGE_SIZE..=MAX_CAPACITY_BYTES).contains(&bytes) {
         bail!("a device of {bytes} bytes: replays have from 2MiB (one frame) to 16384GiB");
+    }
+    Ok(bytes)
+}
+
+fn parse_execute_memory(text: &str) -> Result<u64> {
+    let bytes = crate::demo::size::parse(text).map_err(anyhow::Error::msg)?;
+    if !(MIN_EXECUTE_BYTES..=MAX_CAPACITY_BYTES).contains(&bytes) {
+        bail!(
+            "{bytes} bytes are too few or too many to execute a program in: give from 64MiB to \
+             16384GiB, no more than this machine has free"
+        );
     }
     Ok(bytes)
 }

@@ -17,7 +17,7 @@ use super::program::{Failed, Program};
 use super::record::{Record, Subject};
 use super::remaps::remaps;
 use super::story::Story;
-use super::{advice, export, measure, recorded, summary};
+use super::{advice, execute, export, measure, recorded, summary};
 use crate::process::print;
 
 /// The width of what is no terminal.
@@ -162,7 +162,26 @@ impl Session<'_> {
             };
             self.page.push(section.write(self.page.len()));
         }
-        Ok(())
+        if self.args.execute { self.execute(file, recording) } else { Ok(()) }
+    }
+
+    /// Runs it for real, and says what became of it. What memory lost is an error, after that.
+    fn execute(&self, file: &str, recording: &Recording) -> Result<()> {
+        let program = Program::new(recording, Failed::LeftOut);
+        self.progress.set_length(program.len() as u64);
+        self.progress.set_position(0);
+        self.progress.set_message("executed");
+        let played = || self.progress.inc(1);
+        let executed = execute::execute(&program, self.args.execute_memory, played)
+            .context("it could not be executed")?;
+        let text = if self.args.json {
+            let line = execute::Line { file, device: recording.device(), execute: &executed };
+            serde_json::to_string(&line)? + "\n"
+        } else {
+            summary::executed(&executed, program.len(), width())
+        };
+        self.progress.suspend(|| print(&text))?;
+        executed.intact()
     }
 
     fn measure(

@@ -8,6 +8,7 @@ use gmm::display_bytes;
 use gmm_trace::Sites;
 
 use super::advice::Advice;
+use super::execute::Executed;
 use super::record::Record;
 use super::remaps::Remaps;
 use super::story::Story;
@@ -58,6 +59,37 @@ pub(super) fn text(
         let told = explain::what_to_do(advice);
         told.iter().for_each(|paragraph| text += &wrapped(paragraph, width));
         let _ = writeln!(text, "\n{}", advice_table(advice));
+    }
+    text
+}
+
+/// What became of a program of so many operations that was run for real.
+pub(super) fn executed(executed: &Executed, nr_operations: usize, width: usize) -> String {
+    let Executed { scale, operations, seconds, .. } = executed;
+    let (live, memory) = (executed.peak_live_bytes, executed.xpu_memory_bytes);
+    let how_many = if *operations == nr_operations { "all" } else { &format!("{operations} of") };
+    let sizes = if *scale == 1 { "as recorded" } else { &format!("divided by {scale}") };
+    let wrong = match executed.wrong_words {
+        0 => "none was wrong",
+        nr_words => &format!("{nr_words} were WRONG"),
+    };
+    let told = format!(
+        "Executed on a host XPU: {how_many} {nr_operations} operations in {seconds:.2} s, sizes \
+         {sizes}: {} live at most, in {}. {} frames were mapped, {} unmapped; {} waits for the XPU, \
+         {} of one stream for another. Of {} words looked at {wrong}.",
+        display_bytes(live),
+        display_bytes(memory),
+        executed.frames_mapped,
+        executed.frames_unmapped,
+        executed.host_waits,
+        executed.stream_orders,
+        executed.checked_words,
+    );
+    let mut text = wrapped(&told, width);
+    if let (Some(at), Some(why)) = (executed.out_of_memory_at, &executed.out_of_memory) {
+        let (asked, free) = (display_bytes(why.requested_bytes), display_bytes(why.free_bytes));
+        let told = format!("It ran out at operation {at}, which asked for {asked}: {free} free.");
+        text += &wrapped(&told, width);
     }
     text
 }

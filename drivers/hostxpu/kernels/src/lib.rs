@@ -27,6 +27,7 @@ pub mod norm;
 pub mod product;
 pub mod samples;
 pub mod stress;
+pub mod tags;
 pub mod train;
 
 pub use abi::{Entry, Item, Kernel, Word};
@@ -45,6 +46,8 @@ export! {
     stress::sweep(base, nr_pages, value, out);
     stress::wild(address, value);
     stress::spin(flag, max_spins, out);
+    tags::tag_words(base, len_bytes, tag);
+    tags::count_tagged(base, len_bytes, tag, count);
     embedding::embed(ids, words, positions, kind, gamma, beta, epsilon, out, nr_tokens, width);
     linear::linear(weight, bias, x, y, nr_tokens, nr_in, nr_out);
     linear::linear_gelu(weight, bias, x, y, nr_tokens, nr_in, nr_out);
