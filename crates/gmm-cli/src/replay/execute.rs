@@ -13,13 +13,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use gmm::alloc::{AllocatorError, DeviceAllocator, DeviceMemory};
-use gmm::{Error, Gmm, HostXpu, Kernel, Launch, PAGE_SIZE, Stream, Unified, Xpu};
+use gmm::{
+    Error, Gmm, HostXpu, Kernel, Launch, PAGE_SIZE, Stream, Unified, Xpu, display_bytes, probe,
+};
 use gmm_kernels::tags;
-use serde::Serialize;
 
+use super::executed::{Damage, Executed};
 use super::player::Ending;
 use super::program::{Operation, Program};
-use super::record::Failure;
 use super::scaled::Scale;
 use crate::demo::host_xpu;
 
@@ -36,77 +37,6 @@ const RESULT_FRAMES: u64 = 2;
 const ITEM_BYTES: u64 = 4 << 20;
 const MAX_ITEMS: u64 = 4;
 
-/// What became of it, as `--json` has it. Sizes are in bytes; frames have 2 MiB.
-#[derive(Serialize)]
-pub(super) struct Executed {
-    /// What sizes were divided by.
-    pub(super) scale: u64,
-    /// The largest sum of the divided sizes.
-    pub(super) peak_live_bytes: u64,
-    pub(super) xpu_memory_bytes: u64,
-    /// How many operations were executed.
-    pub(super) operations: usize,
-    /// From the first operation to the end of the last launch.
-    pub(super) seconds: f64,
-    pub(super) frames_mapped: u64,
-    pub(super) frames_unmapped: u64,
-    /// How often the allocator waited for the XPU.
-    pub(super) host_waits: u64,
-    /// How often it made one stream wait for another.
-    pub(super) stream_orders: u64,
-    pub(super) checked_words: u64,
-    pub(super) wrong_words: u64,
-    /// Where a block was first found damaged.
-    pub(super) first_wrong: Option<Damage>,
-    /// The operation that got no memory, counted from 1.
-    pub(super) out_of_memory_at: Option<usize>,
-    pub(super) out_of_memory: Option<Failure>,
-}
-
-/// A block that was not as it was written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-pub(super) struct Damage {
-    /// In the order in which blocks were allocated, from 0.
-    pub(super) block: u32,
-    pub(super) size_bytes: u64,
-    pub(super) stream: u64,
-    /// The operation before which it was looked at, from 1; one more than there are at the end.
-    pub(super) operation: usize,
-    pub(super) wrong_words: u64,
-    pub(super) checked_words: u64,
-}
-
-/// A line of `--json`.
-#[derive(Serialize)]
-pub(super) struct Line<'a> {
-    pub(super) file: &'a str,
-    pub(super) device: u32,
-    pub(super) execute: &'a Executed,
-}
-
-impl Executed {
-    /// Was all memory as it was written?
-    ///
-    /// # Errors
-    /// If it was not, with the first block that was found damaged.
-    pub(super) fn intact(&self) -> Result<()> {
-        let Some(first) = self.first_wrong else { return Ok(()) };
-        bail!(
-            "memory was lost, or given to two: {} of {} words were not as a kernel had written them; \
-             the first in block {} ({} bytes on stream {}), {} of {} words, at operation {}. This is a \
-             defect of GMM: please report it with this recording",
-            self.wrong_words,
-            self.checked_words,
-            first.block,
-            first.size_bytes,
-            first.stream,
-            first.wrong_words,
-            first.checked_words,
-            first.operation
-        )
-    }
-}
-
 /// Executes a program within that much live memory, telling `played` of each operation.
 ///
 /// # Errors
@@ -118,12 +48,33 @@ pub(super) fn execute(
     mut played: impl FnMut(),
 ) -> Result<Executed> {
     let scale = Scale::fitting(program, memory_bytes)?;
+    let available = [probe::memory_available_bytes(), probe::cgroup_memory_max_bytes()];
+    check_room(scale, available.into_iter().flatten().min())?;
     let mut run = Run::new(program, scale).context("no XPU to execute it on")?;
     let begun = Instant::now();
     let ending = run.play(&mut played)?;
     run.check_live()?;
     run.wait()?;
     Ok(run.executed(ending, begun.elapsed()))
+}
+
+/// The memory of the XPU.
+fn nr_frames(scale: Scale) -> u64 {
+    let spare = scale.peak_live_bytes.div_ceil(100 / SPARE_PERCENT);
+    (scale.peak_live_bytes + spare).div_ceil(PAGE_SIZE) + SPARE_FRAMES
+}
+
+/// Has this machine as much memory as the XPU shall have? What it lacks would end some process, later.
+fn check_room(scale: Scale, available_bytes: Option<u64>) -> Result<()> {
+    let memory_bytes = nr_frames(scale) * PAGE_SIZE;
+    let Some(available) = available_bytes.filter(|available| *available < memory_bytes) else {
+        return Ok(());
+    };
+    let (wanted, available) = (display_bytes(memory_bytes), display_bytes(available));
+    bail!(
+        "the XPU would have {wanted}, but only {available} of this machine's memory are available: \
+         give less with --execute-memory"
+    );
 }
 
 /// A program under way. What is first is dropped first: memory, then the allocator, which waits for
@@ -162,8 +113,7 @@ struct Check {
 
 impl<'p> Run<'p> {
     fn new(program: &'p Program<'p>, scale: Scale) -> Result<Self> {
-        let spare = scale.peak_live_bytes.div_ceil(100 / SPARE_PERCENT);
-        let nr_frames = (scale.peak_live_bytes + spare).div_ceil(PAGE_SIZE) + SPARE_FRAMES;
+        let nr_frames = nr_frames(scale);
         let device = HostXpu::with_memory(nr_frames * PAGE_SIZE);
         let gmm = Gmm::builder().xpu(device).build()?;
         let for_blocks = nr_frames - RESULT_FRAMES;
@@ -190,11 +140,10 @@ impl<'p> Run<'p> {
         })
     }
 
-    /// Plays all operations, or until one gets no memory.
+    /// Plays all operations that are left, or until one gets no memory.
     fn play(&mut self, played: &mut impl FnMut()) -> Result<Ending> {
-        for &operation in &self.program.operations {
-            let step = self.step(operation);
-            match step {
+        while let Some(&operation) = self.program.operations.get(self.nr_played) {
+            match self.step(operation) {
                 Ok(()) => {}
                 Err(Error::Allocator(AllocatorError::OutOfMemory(why))) => {
                     return Ok(Ending::OutOfMemory { operation: self.nr_played + 1, why });
@@ -362,6 +311,8 @@ fn nr_items(len_bytes: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
     use gmm_trace::{Recording, RecordingBuilder, Stamp};
 
     use super::super::program::Failed;
@@ -396,8 +347,25 @@ mod tests {
         run.executed(Ending::Complete, Duration::ZERO)
     }
 
+    /// One test after another: a process has room for few spaces.
+    fn turn() -> MutexGuard<'static, ()> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[test]
+    fn more_than_the_machine_has_is_refused() {
+        let scale = Scale { divisor: 3, peak_live_bytes: 100 * PAGE_SIZE };
+        // 105 frames and 8.
+        check_room(scale, Some(113 * PAGE_SIZE)).unwrap();
+        check_room(scale, None).unwrap();
+        let error = check_room(scale, Some(113 * PAGE_SIZE - 1)).unwrap_err().to_string();
+        assert!(error.contains("226.0 MiB") && error.contains("--execute-memory"), "{error}");
+    }
+
     #[test]
     fn one_word_that_another_writes_is_found() {
+        let _turn = turn();
         let recording = recording();
         let program = Program::new(&recording, Failed::LeftOut);
         let mut run = run(&program);
@@ -425,6 +393,7 @@ mod tests {
 
     #[test]
     fn what_was_not_looked_at_is_not_taken_for_right() {
+        let _turn = turn();
         let recording = recording();
         let program = Program::new(&recording, Failed::LeftOut);
         let mut run = run(&program);
@@ -439,7 +408,30 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_kept_until_a_second_stream_that_is_late_has_looked_at_it() {
+        let _turn = turn();
+        let mut builder = RecordingBuilder::new(0, false);
+        // There is room for one of them.
+        let block = builder.allocate(0, 48 << 20, 0, Stamp::default());
+        builder.use_on_stream(block, 1, Stamp::default());
+        builder.free(0, 0, 0, Stamp::default());
+        builder.allocate(0, 48 << 20, 0, Stamp::default());
+        let recording = builder.finish(Vec::new());
+        let program = Program::new(&recording, Failed::LeftOut);
+        let scale = Scale::fitting(&program, MEMORY_BYTES).unwrap();
+        let mut run = Run::new(&program, scale).unwrap();
+        let module = run.gmm.xpu(NODE).unwrap().load(host_xpu::library()).unwrap();
+        let spin = module.kernel("spin").unwrap();
+        // SAFETY: it touches no memory.
+        let late = unsafe { run.lanes[1].stream.launch(&spin, 1, (0_u64, 3_000_000_u64, 0_u64)) };
+        let _ = late.unwrap();
+        assert_eq!(run.play(&mut || ()).unwrap(), Ending::Complete);
+        ended(&mut run).intact().unwrap();
+    }
+
+    #[test]
     fn a_run_that_is_recorded_is_the_same_program() {
+        let _turn = turn();
         let recording = recording();
         let program = Program::new(&recording, Failed::LeftOut);
         let mut run = run(&program);

@@ -12,6 +12,7 @@ mod advice;
 mod allocators;
 mod blocks;
 mod execute;
+mod executed;
 mod explain;
 mod export;
 mod holders;

@@ -17,7 +17,7 @@ use super::program::{Failed, Program};
 use super::record::{Record, Subject};
 use super::remaps::remaps;
 use super::story::Story;
-use super::{advice, execute, export, measure, recorded, summary};
+use super::{advice, execute, executed, export, measure, recorded, summary};
 use crate::process::print;
 
 /// The width of what is no terminal.
@@ -175,7 +175,7 @@ impl Session<'_> {
         let executed = execute::execute(&program, self.args.execute_memory, played)
             .context("it could not be executed")?;
         let text = if self.args.json {
-            let line = execute::Line { file, device: recording.device(), execute: &executed };
+            let line = executed::Line { file, device: recording.device(), execute: &executed };
             serde_json::to_string(&line)? + "\n"
         } else {
             summary::executed(&executed, program.len(), width())

@@ -8,7 +8,7 @@ use gmm::display_bytes;
 use gmm_trace::Sites;
 
 use super::advice::Advice;
-use super::execute::Executed;
+use super::executed::Executed;
 use super::record::Record;
 use super::remaps::Remaps;
 use super::story::Story;
