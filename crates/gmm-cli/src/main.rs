@@ -107,6 +107,7 @@ Examples:
   gmm replay snapshot.pickle --capacity 24GiB          would it have run out on a card of 24 GiB?
   gmm replay run.txt --find-capacity                   the smallest card for each allocator
   gmm replay run.txt --allocator stitching --remaps    the price of small cards
+  gmm replay run.txt --execute                         for real, on memory that is looked at
   gmm replay *.pickle --json | jq '{file, allocator, utilisation}'
 
 A snapshot is what torch.cuda.memory._snapshot() returns after
