@@ -250,8 +250,7 @@ impl Space {
         which: impl Fn(&Locked<'_>) -> ProcessorSet,
     ) -> Batch<Shared<Processor>, { crate::MAX_PROCESSORS }> {
         let all = pages.iter().fold(ProcessorSet::EMPTY, |all, l| all.union(which(l)));
-        let Some(first) = pages.iter().next() else { return Batch::new() };
-        all.iter().filter_map(|id| self.processor(&first.m, id)).collect()
+        all.iter().filter_map(|id| self.processor(id)).collect()
     }
 
     fn clear_batch(&self, p: &Processor, pages: &mut Pages<'_>) {

@@ -42,7 +42,7 @@ impl Space {
     /// The processor's driver was told to let go of the page, and it no longer counts as mapping
     /// it. If a call for it never answered, its copy is distrusted.
     pub(crate) fn forget_mapping(&self, m: &mut Mapping, id: ProcessorId) {
-        let node = self.processor(m, id).map(|p| p.node);
+        let node = self.processor(id).map(|p| p.node);
         let copy = node.and_then(|node| m.frame_seen_from(node));
         if let Some(copy) = copy.filter(|_| m.is_unsure() && m.mapped().contains(id)) {
             self.known_node(copy.node).distrust(copy.nr);
@@ -60,7 +60,7 @@ impl Space {
     ) -> Result<Contents> {
         let mut contents = Contents::Kept;
         for id in processors.iter() {
-            let Some(processor) = self.processor(m, id) else { continue };
+            let Some(processor) = self.processor(id) else { continue };
             if self.clear_one(m, page, &processor)? == Contents::Gone {
                 contents = Contents::Gone;
             }
@@ -85,7 +85,7 @@ impl Space {
     ) -> Result<Contents> {
         let mut to_clear = ProcessorSet::EMPTY;
         for id in m.mapped().iter() {
-            let Some(p) = self.processor(m, id) else { continue };
+            let Some(p) = self.processor(id) else { continue };
             let is_other = reader.is_none_or(|r| r.id != id);
             let conflict = if m.copy_on(p.node).is_none() {
                 m.copy_on(node).is_none()
@@ -222,7 +222,7 @@ impl Space {
     fn mappers(&self, m: &Mapping) -> impl Iterator<Item = Shared<Processor>> {
         let mapped = m.mapped();
         let attached = (0..MAX_PROCESSORS as u8).map(ProcessorId);
-        attached.filter(move |&id| mapped.contains(id)).filter_map(|id| self.processor(m, id))
+        attached.filter(move |&id| mapped.contains(id)).filter_map(|id| self.processor(id))
     }
 
     /// The processors of `node` that map the page.

@@ -130,7 +130,7 @@ impl Space {
         }
         let outcome = result.unwrap_or(FaultOutcome::Failed);
         if Resolved::from(outcome) != Resolved::Entered {
-            self.stats.count_unserved(processor, page, access, outcome);
+            self.stats.count_unserved(processor, access, outcome);
         }
         let processor = processor.id;
         self.tell(begun, || TraceEvent::Fault { processor, addr, access, outcome });

@@ -134,7 +134,7 @@ impl Space {
             return Err(format!("{:?} write one of {} copies", m.writable(), m.nr_copies()));
         }
         for id in m.mapped().iter() {
-            let Some(processor) = self.processor(m, id) else {
+            let Some(processor) = self.processor(id) else {
                 return Err(format!("mapped by processor {id}, which is not attached"));
             };
             match m.frame_seen_from(processor.node) {

@@ -65,13 +65,13 @@ impl Space {
             return None;
         }
         // What is mapped from another node has one copy.
-        let mut mappers = entry.mapped().iter().filter_map(|id| self.processor(&entry, id));
+        let mut mappers = entry.mapped().iter().filter_map(|id| self.processor(id));
         if mappers.any(|p| p.node != node.id) {
             return None;
         }
         let refuge = Some(self.host_room()?);
         for id in entry.writable().iter() {
-            let processor = self.processor(&entry, id)?;
+            let processor = self.processor(id)?;
             if !self.made_read_only(&mut entry, page, &processor) {
                 return None;
             }

@@ -123,7 +123,7 @@ impl Space {
     /// The processor has reached a window: maps those of its pages that are there, and says whether
     /// `page`, which it has touched, is among them.
     pub(crate) fn map_window(&self, processor: &Processor, window: Window, page: PageNr) -> bool {
-        let Some(mapper) = self.processor_by(page.0, processor.id) else { return false };
+        let Some(mapper) = self.processor(processor.id) else { return false };
         let (node, mappers) = (self.known_node(processor.node), [mapper]);
         let mut flight = Flight::new(ahead(node, &mappers, processor));
         for page in window.pages() {

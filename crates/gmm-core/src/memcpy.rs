@@ -459,7 +459,7 @@ impl Space {
         let is_held = |c: &Frame| self.known_node(c.node).is_held(c.nr);
         let Some(held) = l.m.copies().find(is_held) else { return Ok(()) };
         let replays = |p: &Processor| p.capabilities.contains(Capabilities::REPLAYABLE_FAULTS);
-        let mut mappers = mappers.iter().filter_map(|id| self.processor(&l.m, id));
+        let mut mappers = mappers.iter().filter_map(|id| self.processor(id));
         match mappers.all(|p| replays(&p) && comes_back(&p) && !p.moves_frames()) {
             true => Ok(()),
             false => Err(Hindrance::Held(l.page, held.node)),
@@ -471,7 +471,7 @@ impl Space {
     fn in_the_way(&self, m: &Mapping) -> (ProcessorSet, ProcessorSet) {
         let (mut clear, mut protect) = (ProcessorSet::EMPTY, ProcessorSet::EMPTY);
         for id in m.mapped().iter() {
-            let Some(p) = self.processor(m, id) else { continue };
+            let Some(p) = self.processor(id) else { continue };
             let takes = m.frame_seen_from(p.node).is_some_and(|f| p.takes_frames_of(f.node));
             if m.is_unsure() || takes && !m.has_replica() {
                 clear.insert(id);

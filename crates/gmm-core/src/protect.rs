@@ -52,7 +52,7 @@ impl Space {
             }
         }
         for id in m.mapped().iter() {
-            let Some(processor) = self.processor(m, id) else { continue };
+            let Some(processor) = self.processor(id) else { continue };
             let Some(frame) = self.stale_mapping(m, &processor, protection) else { continue };
             match self.enter(m, page, &processor, frame, protection) {
                 // A dead context's mapping is as good as cleared.

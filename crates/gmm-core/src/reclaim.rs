@@ -389,11 +389,10 @@ impl Space {
 
     /// Removes the mappings of the victims' frames, one batch a processor.
     fn clear_victims(&self, node: &Node, victims: &mut Victims<'_>) {
-        let Some(first) = victims.iter().next() else { return };
         let mappers =
             victims.iter().fold(ProcessorSet::EMPTY, |all, v| all.union(v.entry.mapped()));
         let mappers: Batch<_, MAX_PROCESSORS> =
-            mappers.iter().filter_map(|id| self.processor(&first.entry, id)).collect();
+            mappers.iter().filter_map(|id| self.processor(id)).collect();
         for processor in mappers.iter() {
             let maps = |v: &&mut Victim<'_>| v.is_mapped_by(processor);
             let filler = Clear {

@@ -4,7 +4,6 @@ use std::sync::{Arc, OnceLock};
 
 use crate::attributes::AttributeTable;
 use crate::driver::{Capabilities, Device, DriverError, Examine, Mmu, Protection};
-use crate::entry::Mapping;
 use crate::node::Node;
 use crate::region::Regions;
 use crate::remap::Subscribers;
@@ -152,7 +151,7 @@ impl Space {
         let _setup = self.set_up();
         let of_node = self.node(node)?.device.capabilities();
         let capabilities = mmu.capabilities().unwrap_or(of_node);
-        let free = (0..MAX_PROCESSORS).find(|&id| self.processors.get(0, id).is_none());
+        let free = (0..MAX_PROCESSORS).find(|&id| self.processors.get(id).is_none());
         let id = ProcessorId(free.ok_or(Error::TooManyProcessors)? as u8);
         // Frames move for the processor that owns the window, not for others of its node.
         let capabilities = capabilities - Capabilities::MOVABLE_FRAMES;
@@ -208,7 +207,7 @@ impl Space {
         }
         self.regions.lock().for_each_mut(|region| region.refused_by.remove(processor.id));
         self.stats.end(processor);
-        let left = self.processors.get(0, processor.id.index()).map(|left| left.to_arc());
+        let left = self.processors.get(processor.id.index()).map(|left| left.to_arc());
         self.processors.set(processor.id.index(), None);
         setup.left.extend(left);
     }
@@ -255,7 +254,7 @@ impl Space {
     /// Asks every context, and the CPU last, to reserve `range`; all or none.
     fn reserve_everywhere(&self, range: PageRange) -> Result<(), Refusal> {
         let mut reserved = ProcessorSet::EMPTY;
-        let cpu_last = self.processors().chain(self.processors.get(0, 0));
+        let cpu_last = self.processors().chain(self.processors.get(0));
         for processor in cpu_last {
             let (suggestion, cause) = match processor.mmu.va_examine(range) {
                 Ok(Examine::Reserved) => {
@@ -335,23 +334,17 @@ impl Space {
 
     /// All processors, the CPU first.
     pub(crate) fn all_processors(&self) -> impl Iterator<Item = Shared<Processor>> {
-        (0..MAX_PROCESSORS).filter_map(|id| self.processors.get(0, id))
+        (0..MAX_PROCESSORS).filter_map(|id| self.processors.get(id))
     }
 
     /// The attached contexts, without the CPU.
     pub(crate) fn processors(&self) -> impl Iterator<Item = Shared<Processor>> {
-        (1..MAX_PROCESSORS).filter_map(|id| self.processors.get(0, id))
+        (1..MAX_PROCESSORS).filter_map(|id| self.processors.get(id))
     }
 
-    /// The processor of that number, for work on the entry that `m` is of.
-    pub(crate) fn processor(&self, m: &Mapping, id: ProcessorId) -> Option<Shared<Processor>> {
-        // Entries next to each other are 64 bytes apart.
-        self.processor_by(core::ptr::from_ref(m).addr() as u64 / 64, id)
-    }
-
-    /// The processor of that number; see [`Shards`].
-    pub(crate) fn processor_by(&self, by: u64, id: ProcessorId) -> Option<Shared<Processor>> {
-        self.processors.get(by, id.index())
+    /// The processor of that number.
+    pub(crate) fn processor(&self, id: ProcessorId) -> Option<Shared<Processor>> {
+        self.processors.get(id.index())
     }
 }
 

@@ -12,8 +12,8 @@ use crossbeam_utils::CachePadded;
 
 use crate::driver::Access;
 use crate::histogram::Times;
-use crate::sync::{Counter, shard_of};
-use crate::{MAX_NODES, MAX_PROCESSORS, NodeId, PageNr, Processor, ProcessorId};
+use crate::sync::{Counter, of_this_thread};
+use crate::{MAX_NODES, MAX_PROCESSORS, NodeId, Processor, ProcessorId};
 
 /// Why a page is moved, copied or dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -163,12 +163,12 @@ struct NodeCounters {
 /// By access and outcome.
 type Faults = [[Counter; NR_OUTCOMES]; 2];
 
-/// How many copies there are of what faults count that take no frame-list lock: those on different
-/// pages write different lines.
-const NR_SHARDS: usize = 8;
+/// How many copies there are of what faults count that take no frame-list lock: those of different
+/// threads write different lines.
+const NR_SHARDS: usize = 16;
 
 struct ProcessorCounters {
-    /// Those that were not served. A page counts in one of the copies.
+    /// Those that were not served. A thread counts in one of the copies.
     faults: [CachePadded<Faults>; NR_SHARDS],
     /// The node of who has this number, or [`NOBODY`].
     node: AtomicU8,
@@ -235,15 +235,15 @@ impl Stats {
         of_node.faults[processor.index()][access as usize][outcome as usize].add_locked(1);
     }
 
-    /// A fault on `page` was dealt with in another way.
+    /// A fault was dealt with in another way.
+    #[inline]
     pub(crate) fn count_unserved(
         &self,
         processor: &Processor,
-        page: PageNr,
         access: Access,
         outcome: FaultOutcome,
     ) {
-        let copy = shard_of(page.0, NR_SHARDS);
+        let copy = of_this_thread(NR_SHARDS);
         let of_processor = &self.processors[processor.id.index()].faults[copy];
         of_processor[access as usize][outcome as usize].add(1);
         let event = match outcome {

@@ -23,7 +23,7 @@ mod shards;
 pub mod traffic;
 
 pub use counter::Counter;
-pub(crate) use shards::shard_of;
+pub(crate) use shards::of_this_thread;
 pub use shards::{Shards, Shared};
 
 /// A read-modify-write of what lies at `at`, for who counts them.

@@ -203,7 +203,7 @@ impl Space {
             return None;
         }
         let least = self.config.minimum_residency;
-        let mut mappers = m.mapped().iter().filter_map(|id| self.processor(m, id));
+        let mut mappers = m.mapped().iter().filter_map(|id| self.processor(id));
         let at = want.node.id;
         let lapse = match mappers.all(|p| p.node == at || self.maps_remotely(&p, at)) {
             true => Duration::ZERO,
@@ -218,7 +218,7 @@ impl Space {
         if want.cause != Cause::Fault || plan.way != Way::Local {
             return false;
         }
-        let mut mappers = m.mapped().iter().filter_map(|id| self.processor(m, id));
+        let mut mappers = m.mapped().iter().filter_map(|id| self.processor(id));
         mappers.any(|p| {
             let sees = m.frame_seen_from(p.node).map(|frame| frame.node);
             let keeps_reading = !plan.exclusive

@@ -61,7 +61,7 @@ impl Space {
 
     fn set_up_mappings(&self, l: &mut Locked<'_>, node: NodeId, exclusive: bool) {
         for id in l.m.mapped().iter() {
-            let Some(p) = self.processor(&l.m, id) else { continue };
+            let Some(p) = self.processor(id) else { continue };
             if l.m.copy_on(p.node).is_none() {
                 // A remote mapping, of a frame that goes.
                 if l.here.is_none() {

@@ -1,8 +1,10 @@
-//! What faults on different pages have in common: the lines of memory that both write, for which
-//! their processors wait for each other. Counted in debug builds by [`gmm_core::sync`].
+//! What faults on different pages, by different threads, have in common: the lines of memory that
+//! both write, for which their processors wait for each other. Counted in debug builds by
+//! [`gmm_core::sync`].
 #![cfg(all(debug_assertions, not(shuttle)))]
 
 use std::collections::HashSet;
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 
 use gmm_core::driver::Access::{self, Read, Write};
 use gmm_core::sync::traffic;
@@ -20,7 +22,15 @@ const MOST_BY_HOST: usize = 10;
 /// So many pages are one fault each; they are far enough apart to make no run.
 const STEP: u64 = 3;
 
+/// One test after another: two threads of one test have numbers that are next to each other then, and
+/// so use different copies of what there are copies of.
+fn turn() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 struct Faults {
+    _turn: MutexGuard<'static, ()>,
     world: World,
     pages: Vec<PageNr>,
 }
@@ -29,11 +39,12 @@ impl Faults {
     /// Pages that the CPU has written, and an XPU with room for all of them, whose device has
     /// handed over all frames.
     fn new() -> Self {
+        let turn = turn();
         let world = World::builder(64).xpu(DeviceOptions::xpu("a", 32), 1);
         let world = world.xpu(DeviceOptions::xpu("b", 32), 1).build();
         let range = world.mmap(8 * STEP);
         let pages: Vec<_> = (0..8).map(|n| range.start.plus(n * STEP)).collect();
-        let faults = Self { world, pages };
+        let faults = Self { _turn: turn, world, pages };
         // There and back: everything is as after some time of work.
         for who in [0, 1, 2, 0] {
             faults.all(who, Write);
@@ -49,12 +60,29 @@ impl Faults {
         lines
     }
 
+    /// Faults on all pages, two threads in turn.
     fn all(&self, who: usize, access: Access) -> Vec<traffic::Lines> {
-        self.pages.iter().map(|&page| self.fault(who, page, access)).collect()
+        let (to_other, pages) = mpsc::channel();
+        let (done, lines) = mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                pages.iter().for_each(|page| done.send(self.fault(who, page, access)).unwrap());
+            });
+            let fault = |(nr, &page)| match nr % 2 {
+                0 => self.fault(who, page, access),
+                _ => {
+                    to_other.send(page).unwrap();
+                    lines.recv().unwrap()
+                }
+            };
+            let all = self.pages.iter().enumerate().map(fault).collect();
+            drop(to_other);
+            all
+        })
     }
 
-    /// Faults on all pages; the most read-modify-writes that one did of lines that one on the page
-    /// next to it did, too.
+    /// Faults on all pages; the most read-modify-writes that one did of lines that the one before it
+    /// did, too.
     #[track_caller]
     fn assert_few(&self, what: &str, who: usize, access: Access, at_most: usize) {
         let faults = self.all(who, access);
@@ -93,6 +121,7 @@ fn a_first_touch_writes_few_lines_that_others_write() {
 
 #[test]
 fn faults_between_different_nodes_have_no_line_in_common() {
+    let _turn = turn();
     let world = World::builder(64).xpu(DeviceOptions::xpu("a", 32), 1);
     let world = world.xpu(DeviceOptions::xpu("b", 32), 1).build();
     let range = world.mmap(8);

@@ -1,7 +1,10 @@
 //! A table that rarely changes and that many threads read at once.
 
+use core::cell::Cell;
 use core::ops::Deref;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
+use std::thread_local;
 
 use super::{RwLock, note_rmw};
 
@@ -9,9 +12,9 @@ use super::{RwLock, note_rmw};
 const NR_SHARDS: usize = if cfg!(shuttle) { 1 } else { 32 };
 
 /// A table of up to `N` values behind `Arc`s. There are several copies of it, each with lines and
-/// reference counts of its own: who reads chooses one by what he works on, so that readers that
-/// work on different things write different lines. (What reads without writing at all would need
-/// `unsafe`, or allocate on the fault path.)
+/// reference counts of its own: a thread always reads the same, and few others do, so that threads
+/// that read at once write different lines. (What reads without writing at all would need `unsafe`,
+/// or allocate on the fault path.)
 #[derive(Debug)]
 pub struct Shards<T, const N: usize>(Box<[Table<T, N>]>);
 
@@ -28,9 +31,9 @@ impl<T, const N: usize> Shards<T, N> {
         Self((0..NR_SHARDS).map(|_| [const { RwLock::new(None) }; N]).collect())
     }
 
-    /// What is at `index`, from the copy that `by` chooses.
-    pub fn get(&self, by: u64, index: usize) -> Option<Shared<T>> {
-        self.0[shard_of(by, NR_SHARDS)][index].with(Clone::clone)
+    /// What is at `index`.
+    pub fn get(&self, index: usize) -> Option<Shared<T>> {
+        self.0[of_this_thread(NR_SHARDS)][index].with(Clone::clone)
     }
 
     /// Puts `value` at `index`, in all copies.
@@ -42,11 +45,25 @@ impl<T, const N: usize> Shards<T, N> {
     }
 }
 
-/// Which of so many copies work on `by` uses: spread over all whatever they are a multiple of
-/// (Fibonacci hashing, Knuth, The Art of Computer Programming, 6.4).
-pub(crate) fn shard_of(by: u64, nr_shards: usize) -> usize {
-    let hash = by.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-    ((hash * nr_shards as u64) >> 32) as usize
+thread_local! {
+    /// This thread's, from 1; 0 until it is asked for.
+    static NUMBER: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Which of so many copies of something this thread uses: threads take turns.
+#[inline]
+pub(crate) fn of_this_thread(nr_copies: usize) -> usize {
+    let number = NUMBER.get();
+    let number = if number > 0 { number } else { number_thread() };
+    number % nr_copies
+}
+
+#[cold]
+fn number_thread() -> usize {
+    static LAST: AtomicUsize = AtomicUsize::new(0);
+    let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+    NUMBER.set(number);
+    number
 }
 
 impl<T, const N: usize> Default for Shards<T, N> {
@@ -85,16 +102,16 @@ impl<T> Deref for Shared<T> {
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
-    use std::collections::HashSet;
-
     use super::*;
 
     #[test]
-    fn what_is_far_apart_is_spread_too() {
-        for step in [1, 8, 512, 1 << 14] {
-            let used: HashSet<_> = (0..64).map(|n| shard_of(n * step, NR_SHARDS)).collect();
-            assert!(used.len() > NR_SHARDS / 2, "{step}: {used:?}");
-        }
+    fn a_thread_keeps_its_copy_and_the_next_has_another() {
+        let number = || of_this_thread(usize::MAX);
+        let others = [(), ()].map(|()| std::thread::spawn(number).join().unwrap());
+        assert_eq!(number(), number());
+        assert_ne!(others[0], others[1]);
+        assert!(!others.contains(&number()));
+        assert_eq!(of_this_thread(4), number() % 4);
     }
 
     #[test]
@@ -102,10 +119,10 @@ mod tests {
         let table = Shards::<u32, 2>::new();
         let value = Arc::new(7);
         table.set(1, Some(&value));
-        let reader = table.get(5, 1).expect("it is there");
-        assert!(table.get(5, 0).is_none());
+        let reader = table.get(1).expect("it is there");
+        assert!(table.get(0).is_none());
         table.set(1, None);
-        assert!((0..100).all(|by| table.get(by, 1).is_none()));
+        assert!(table.0.iter().all(|copy| copy[1].with(Option::is_none)));
         assert_eq!((*reader, Arc::strong_count(&value)), (7, 2));
         drop(reader);
         assert_eq!(Arc::strong_count(&value), 1);
