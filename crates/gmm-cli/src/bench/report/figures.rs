@@ -314,6 +314,11 @@ pub(super) fn extremes<'a>(records: &[&'a Record]) -> (&'a Record, &'a Record) {
 }
 
 fn against_baselines(records: &[&Record]) -> String {
+    capital(&reached(records)) + "."
+}
+
+/// The same, as part of a sentence.
+fn reached(records: &[&Record]) -> String {
     let own = only(records, |record| !is_peer(record));
     let peers = only(records, is_peer);
     let mut parts = Vec::new();
@@ -338,7 +343,7 @@ fn against_baselines(records: &[&Record]) -> String {
             peer.baseline
         ));
     }
-    capital(&parts.join("; ")) + "."
+    parts.join("; ")
 }
 
 fn is_chunks(record: &Record) -> bool {
@@ -354,16 +359,15 @@ fn chunk_sizes(records: &[&Record]) -> String {
         let first = chunks.iter().find(|record| record.ratio >= 0.9 * best);
         if let Some(bytes) = first.and_then(|record| record.number("chunk_bytes")) {
             parts.push(format!(
-                "{what} a chunk a call comes within a tenth of its best ({}) from {} on",
+                "{what} in chunks is within a tenth of its best ({} of a raw copy's speed) if they have \
+                 {} or more",
                 percent(best),
                 display_bytes(bytes as u64)
             ));
         }
     }
     let whole = only(records, |record| !is_chunks(record));
-    parts.extend(
-        (!whole.is_empty()).then(|| against_baselines(&whole).trim_end_matches('.').into()),
-    );
+    parts.extend((!whole.is_empty()).then(|| reached(&whole)));
     capital(&parts.join("; ")) + "."
 }
 
@@ -429,11 +433,9 @@ fn oversubscribed_sentence(records: &[&Record]) -> String {
         parts.push(product::by_factor_sentence(&products));
     }
     if !sweeps.is_empty() {
-        let of_sweeps = against_baselines(&sweeps);
-        parts.push(if parts.is_empty() {
-            of_sweeps
-        } else {
-            format!("Of the sweeps: {of_sweeps}")
+        parts.push(match parts.is_empty() {
+            true => against_baselines(&sweeps),
+            false => format!("Of the sweeps: {}.", reached(&sweeps)),
         });
     }
     parts.join(" ")
