@@ -6,8 +6,8 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use gmm_core::driver::{Device, Extent, Protection};
@@ -50,6 +50,7 @@ static ALLOCATOR: NoneOnHandlers = NoneOnHandlers;
 
 /// A small window that no other test of this process has.
 pub fn unused_window() -> PageRange {
+    FAILURES_BEFORE.get_or_init(huge_page_failures);
     // Beside the default places, within what ThreadSanitizer allows.
     const FIRST: u64 = if cfg!(gmm_tsan) { 0x00a0_0000_0000 } else { 0x2a00_0000_0000 };
     static NEXT: AtomicU64 = AtomicU64::new(FIRST);
@@ -210,11 +211,29 @@ pub fn huge_kib(memory: Memory, len: usize) -> u64 {
 /// Whether this machine makes huge pages when asked; says so if not.
 pub fn huge_pages_work() -> bool {
     let setting = gmm_cpu::probe::huge_pages();
-    let work = setting.is_some_and(|s| s != gmm_cpu::probe::HugePages::Never);
-    if !work {
+    if setting.is_none_or(|s| s == gmm_cpu::probe::HugePages::Never) {
         eprintln!("SKIPPED: checks of huge pages; transparent huge pages are {setting:?}");
+        return false;
     }
-    work
+    let failures = huge_page_failures();
+    if *FAILURES_BEFORE.get_or_init(|| failures) != failures {
+        eprintln!("SKIPPED: checks of huge pages; the kernel had none for somebody just now");
+        return false;
+    }
+    true
+}
+
+/// [`huge_page_failures`] at the beginning of the test.
+static FAILURES_BEFORE: OnceLock<u64> = OnceLock::new();
+
+/// How often the kernel, asked for a huge page, had none: its memory may be in small pieces.
+fn huge_page_failures() -> u64 {
+    let counters = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    let failures = ["thp_fault_fallback ", "thp_collapse_alloc_failed "];
+    let count = |line: &str| -> Option<u64> {
+        failures.iter().find_map(|name| line.strip_prefix(name)?.parse().ok())
+    };
+    counters.lines().filter_map(count).sum()
 }
 
 /// Runs `body` in a process of its own (this test again, told by an environment variable), and
