@@ -15,6 +15,7 @@ use super::distribution::Pairs;
 use super::options::{Kernels, Link, Output, Repeats, nr_cpus, parse_chunk};
 use super::raw::{RawCopies, Way};
 use super::record::Record;
+use super::room;
 use super::session::Session;
 
 pub(super) const PAGE_WORDS: usize = PAGE_SIZE as usize / 8;
@@ -68,9 +69,11 @@ fn nr_workers_beside() -> usize {
     (nr_cpus() - 1).clamp(1, 4)
 }
 
-fn nr_pages(args: &BulkArgs, default: u64) -> anyhow::Result<u64> {
+/// How many pages move, if there is room for so many times as much.
+fn nr_pages(args: &BulkArgs, default: u64, times: u64) -> anyhow::Result<u64> {
     let bytes = args.bytes.unwrap_or(default);
     ensure!(bytes >= 16 * MIB, "--bytes is {bytes}; it must be at least {}", 16 * MIB);
+    room::check(bytes.saturating_mul(times), "--bytes")?;
     Ok(bytes.div_ceil(PAGE_SIZE))
 }
 
@@ -117,7 +120,9 @@ pub(super) fn take_to_cpu(data: &mut Unified<u64>, seed: u64) {
 
 #[expect(unsafe_code, reason = "a launch is unsafe on every accelerator")]
 pub(super) fn prefetch(args: &BulkArgs, session: &mut Session) -> anyhow::Result<()> {
-    let nr_pages = nr_pages(args, 512 * MIB)?;
+    // Host frames and XPU frames of the raw copies; data and XPU of the manager, which has some frames
+    // more; of chunks a target, too.
+    let nr_pages = nr_pages(args, 512 * MIB, if args.chunks.is_empty() { 5 } else { 6 })?;
     let (bytes, workers) = (nr_pages * PAGE_SIZE, nr_workers());
     let (gmm, raw) = set_up(args, nr_pages)?;
     let xpu = gmm.xpu(1)?;
@@ -240,7 +245,8 @@ const CASES: [Case; 6] = [
 
 #[expect(unsafe_code, reason = "gmemcpy takes addresses")]
 pub(super) fn memcpy(args: &BulkArgs, session: &mut Session) -> anyhow::Result<()> {
-    let nr_pages = nr_pages(args, 256 * MIB)?;
+    // Twice host frames and XPU frames of the raw copies, and the XPU; source, target and plain memory.
+    let nr_pages = nr_pages(args, 256 * MIB, 10)?;
     let (bytes, workers) = (nr_pages * PAGE_SIZE, nr_workers());
     // Source and destination may both lie on the XPU, and twice as many pages give as many copies.
     let (gmm, raw) = set_up(args, 2 * nr_pages)?;

@@ -13,6 +13,7 @@ use super::distribution::{Distribution, Pairs};
 use super::options::{Kernels, Output, Repeats};
 use super::raw::RawCopies;
 use super::record::Record;
+use super::room;
 use super::session::Session;
 use super::threads::Threads;
 use super::touched::Touched;
@@ -45,6 +46,8 @@ pub(super) struct CostArgs {
 pub(super) fn run(args: &CostArgs, session: &mut Session) -> anyhow::Result<()> {
     let least = MIN_FRAMES * PAGE_SIZE;
     ensure!(args.bytes >= least, "--bytes is {}; it must be at least {least}", args.bytes);
+    // Host frames and XPU frames of the raw copies; data and XPU of the manager.
+    room::check(args.bytes.saturating_mul(4), "--bytes")?;
     let nr_pages = args.bytes.div_ceil(PAGE_SIZE);
     let bytes = nr_pages * PAGE_SIZE;
     session.begin("cost", u64::from(args.repeats.repeats + 1 + NR_WINDOWS));

@@ -13,6 +13,7 @@ use super::options::Output;
 use super::ordinary::{Ordinary, Pages};
 use super::programs::{self, Program};
 use super::record::Record;
+use super::room;
 use super::session::Session;
 use super::storms::{self, Storm};
 
@@ -43,6 +44,12 @@ pub(super) struct CpuArgs {
 
 pub(super) fn run(args: &CpuArgs, session: &mut Session) -> anyhow::Result<()> {
     ensure!(args.bytes >= 2 * MIB, "--bytes is {}; it must be at least {}", args.bytes, 2 * MIB);
+    // Unified and ordinary memory, and the reference; of storms two heaps a thread, and what they store.
+    let threads = args.threads.iter().max().map_or(1, |threads| u64::from(*threads));
+    room::check(
+        args.bytes.max(threads * storms::LEAST_BYTES).saturating_mul(3),
+        "--bytes or --threads",
+    )?;
     let gmm = Gmm::builder().build()?;
     let mut ordinary = Ordinary::new(args.bytes, Pages::Huge)?;
     let mut unified: Unified<u64> = gmm.mmap_named(ordinary.len(), "bench data")?;

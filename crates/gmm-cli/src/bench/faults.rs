@@ -18,6 +18,7 @@ use super::options::{Kernels, Link, Order, Output, Repeats};
 use super::peers::Peers;
 use super::raw::RawCopies;
 use super::record::Record;
+use super::room;
 use super::session::Session;
 use super::touched::{self, PAGE_WORDS};
 
@@ -90,6 +91,9 @@ struct Samples {
 pub(super) fn run(args: &FaultArgs, session: &mut Session) -> anyhow::Result<()> {
     let least = MIN_FRAMES * PAGE_SIZE;
     ensure!(args.bytes >= least, "--bytes is {}; it must be at least {least}", args.bytes);
+    // Host frames and XPU frames of the raw copies; data and XPU of each manager.
+    let nr_pairs = 1 + args.look_ahead.len().max(1) as u64;
+    room::check(args.bytes.saturating_mul(2 * nr_pairs), "--bytes")?;
     let nr_pages = args.bytes.div_ceil(PAGE_SIZE);
     let bytes = nr_pages * PAGE_SIZE;
     let rounds = args.repeats.repeats + 1;

@@ -12,6 +12,7 @@ use super::distribution::Distribution;
 use super::options::{Kernels, Output, Repeats};
 use super::raw::RawCopies;
 use super::record::Record;
+use super::room;
 use super::session::Session;
 use super::steal::Ticks;
 use super::touched::Touched;
@@ -73,6 +74,8 @@ impl Samples {
 pub(super) fn run(args: &LatencyArgs, session: &mut Session) -> anyhow::Result<()> {
     let nr_pages = u64::from(args.pages).max(MIN_FRAMES);
     let bytes = nr_pages * PAGE_SIZE;
+    // Host frames and XPU frames of the raw copies; data and XPU of the manager.
+    room::check(bytes.saturating_mul(4), "--pages")?;
     let rounds = args.repeats.repeats + 1;
     session.begin("latency", 2 * u64::from(rounds));
     session.doing("setting up");

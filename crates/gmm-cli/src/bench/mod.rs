@@ -22,6 +22,7 @@ mod rank_sum;
 mod raw;
 mod record;
 mod report;
+mod room;
 mod scale;
 mod session;
 mod steady;

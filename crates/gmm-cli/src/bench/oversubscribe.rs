@@ -17,6 +17,7 @@ use super::distribution::{Distribution, Pairs};
 use super::options::{Kernels, Link, Output, parse_factor, parse_policy, set_policy};
 use super::raw::RawCopies;
 use super::record::Record;
+use super::room;
 use super::session::Session;
 use super::swap::Swap;
 
@@ -55,6 +56,10 @@ pub(super) fn run(args: &OversubscribeArgs, session: &mut Session) -> anyhow::Re
         "--xpu-memory is {}; it must be at least {least}",
         args.xpu_memory
     );
+    // Host frames and XPU frames of the raw copies, the XPU, and the data.
+    let most = args.factors.iter().copied().fold(1.0, f64::max);
+    let wanted = args.xpu_memory as f64 * (3.0 + most);
+    room::check(wanted as u64, "--xpu-memory or --factors")?;
     let nr_frames = args.xpu_memory / PAGE_SIZE;
     let configure = |config: HostXpuConfig| args.link.configure(config.cores(1).copy_engines(1));
     let raw = RawCopies::new(nr_frames, configure(HostXpuConfig::new(args.xpu_memory)))?;

@@ -12,6 +12,7 @@ use super::distribution::Pairs;
 use super::options::{Output, Repeats};
 use super::ordinary::{Ordinary, Pages};
 use super::programs::{self, Program};
+use super::room;
 use super::session::Session;
 
 /// What `gmm bench pagesize` takes.
@@ -28,6 +29,7 @@ pub(super) struct PagesizeArgs {
 
 pub(super) fn run(args: &PagesizeArgs, session: &mut Session) -> anyhow::Result<()> {
     ensure!(args.bytes >= 2 * MIB, "--bytes is {}; it must be at least {}", args.bytes, 2 * MIB);
+    room::check(args.bytes.saturating_mul(2), "--bytes")?;
     let mut huge = Ordinary::new(args.bytes, Pages::Huge)?;
     let mut small = Ordinary::new(args.bytes, Pages::Small)?;
     let rounds = args.repeats.repeats + 1;

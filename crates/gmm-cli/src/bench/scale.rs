@@ -13,6 +13,7 @@ use gmm_core::{Processor, Resolved, Space, VirtAddr};
 
 use super::distribution::{Distribution, Pairs};
 use super::options::{Kernels, Output, Repeats};
+use super::room;
 use super::session::Session;
 
 /// What the large region is compared with.
@@ -47,6 +48,8 @@ pub(super) fn run(args: &ScaleArgs, session: &mut Session) -> anyhow::Result<()>
         args.mapped
     );
     let touched = u64::from(args.touched);
+    // Both regions, and the XPU; what is mapped beside costs address space only.
+    room::check(4 * touched * PAGE_SIZE, "--touched")?;
     session.begin("scale", 5 * u64::from(args.repeats.repeats + 1));
     session.doing("mapping and touching");
     let memory = 2 * touched * PAGE_SIZE + 16 * MIB;

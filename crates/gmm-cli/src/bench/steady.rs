@@ -13,6 +13,7 @@ use gmm_kernels::{Item, train};
 
 use super::distribution::{Distribution, Pairs};
 use super::options::{Kernels, Output, Repeats};
+use super::room;
 use super::session::Session;
 
 /// How long a row of weights is: a layer is square, 4 MiB.
@@ -41,6 +42,8 @@ pub(super) struct SteadyArgs {
 
 pub(super) fn run(args: &SteadyArgs, session: &mut Session) -> anyhow::Result<()> {
     ensure!(args.bytes >= 4 * MIB, "--bytes is {}; it must be at least {}", args.bytes, 4 * MIB);
+    // The problem and its solution; weights and XPU of both trainers.
+    room::check(args.bytes.saturating_mul(6), "--bytes")?;
     let nr_layers = usize::try_from(args.bytes.div_ceil(4 * MIB))?;
     let rounds = args.repeats.repeats + 1;
     session.begin("steady", u64::from(rounds));

@@ -17,6 +17,7 @@ use super::distribution::{Distribution, Pairs};
 use super::options::{Kernels, Link, Output, Repeats, parse_factor, parse_policy};
 use super::raw::RawCopies;
 use super::record::Record;
+use super::room;
 use super::session::Session;
 use machine::{Counts, Machine};
 use matrices::{Element, Matrices, Shape};
@@ -97,6 +98,15 @@ impl ProductArgs {
 
 pub(super) fn run(args: &ProductArgs, session: &mut Session) -> anyhow::Result<()> {
     let settings = args.k.len() * args.types.len() * args.cores.len() * args.memories().count();
+    for &k in &args.k {
+        let pages = match args.types.contains(&Type::Fp32) {
+            true => args.shape(k).pages::<f32>(),
+            false => args.shape(k).pages::<u16>(),
+        };
+        // The matrices; host frames and XPU frames of the raw copies; matrices and XPU where all fits, and
+        // where it does not.
+        room::check((pages * PAGE_SIZE).saturating_mul(7), "--k, --m, --n or --blocks")?;
+    }
     session.begin("product", settings as u64 * u64::from(args.repeats.repeats + 1));
     for &ty in &args.types {
         for &k in &args.k {

@@ -21,7 +21,7 @@ use heap::Heap;
 use memory::{InOrdinary, InUnified, Memory};
 
 /// What a thread's heap has at least.
-const LEAST_BYTES: u64 = 32 << 20;
+pub(super) const LEAST_BYTES: u64 = 32 << 20;
 
 /// What is run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

@@ -19,6 +19,7 @@ use super::distribution::{Distribution, Pairs};
 use super::options::{Kernels, Link, Output, Repeats};
 use super::raw::RawCopies;
 use super::record::Record;
+use super::room;
 use super::session::Session;
 use loading::{Loader, Way};
 use machine::{Machine, Switch};
@@ -58,6 +59,9 @@ pub(super) fn run(args: &SwitchArgs, session: &mut Session) -> anyhow::Result<()
         "--xpu-memory is {}; it must be at least {least}",
         args.xpu_memory
     );
+    // Two models of three quarters each: in plain memory, unified, in files and asleep; what the loader
+    // holds of one; two XPUs; host frames and XPU frames of the raw copies.
+    room::check(args.xpu_memory.saturating_mul(11), "--xpu-memory")?;
     let rounds = args.repeats.repeats + 1;
     session.begin("switch", u64::from(rounds));
     session.doing("making two models");
