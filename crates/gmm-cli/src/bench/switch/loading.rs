@@ -126,9 +126,10 @@ fn as_bytes(numbers: &mut [f32]) -> &mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(numbers.as_mut_ptr().cast(), size_of_val(numbers)) }
 }
 
-/// A file that goes with its handle.
+/// A file without a name, that goes with its handle, however this process ends.
 struct TemporaryFile {
     file: File,
+    /// Where it was, for errors.
     path: PathBuf,
 }
 
@@ -139,6 +140,7 @@ impl TemporaryFile {
         let options = &mut File::options();
         let file = options.read(true).write(true).create_new(true).open(&path);
         let mut this = Self { file: file.with_context(failed)?, path: path.clone() };
+        std::fs::remove_file(&path).with_context(failed)?;
         for chunk in weights.chunks(CHUNK_WEIGHTS) {
             let bytes: Vec<u8> = chunk.iter().flat_map(|weight| weight.to_ne_bytes()).collect();
             this.file.write_all(&bytes).with_context(failed)?;
@@ -154,8 +156,20 @@ impl TemporaryFile {
     }
 }
 
-impl Drop for TemporaryFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_has_no_name_and_reads_back() {
+        let folder = std::env::temp_dir().join(format!("gmm-bench-files-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let mut written = TemporaryFile::new(&folder, 0, &[1.0, 2.0]).unwrap();
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+        let mut read = [0.0f32; 2];
+        written.file.seek(SeekFrom::Start(0)).unwrap();
+        written.file.read_exact(as_bytes(&mut read)).unwrap();
+        assert_eq!(read, [1.0, 2.0]);
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }
