@@ -118,14 +118,18 @@ pub(super) fn by_factor_sentence(records: &[&Record]) -> String {
     let of = |record: &Record| {
         let policy = record.more.get("policy").and_then(|policy| policy.as_str()).unwrap_or("?");
         let share = fits.and_then(|fits| Some(speed(record)? / speed(fits)?));
-        let share =
-            share.map_or_else(String::new, |share| format!("{} of that speed ", percent(share)));
-        format!("{share}under {policy} (pages moved: {})", moved(record))
+        let speed = match (share, speed(record)) {
+            (Some(share), _) => format!("{} of that speed", percent(share)),
+            (None, Some(speed)) => format!("{}/s of operands", display_bytes(speed as u64)),
+            (None, None) => "no speed".to_owned(),
+        };
+        format!("{speed} under {policy} (pages moved: {})", moved(record))
     };
     let parts: Vec<_> = at_most.iter().map(|record| of(record)).collect();
     format!(
-        "A product by faults of matrices of {} times the memory, beside one that fits, has {}.",
+        "A product by faults of matrices of {} times the memory{} has {}.",
         significant(most),
+        if fits.is_some() { ", beside one that fits," } else { "" },
         parts.join(", ")
     )
 }
@@ -134,4 +138,26 @@ pub(super) fn by_factor_sentence(records: &[&Record]) -> String {
 fn moved(record: &Record) -> String {
     let count = |key: &str| record.number(key).map_or_else(|| "?".to_owned(), significant);
     format!("{}, at least {}", count("pages_moved"), count("pages_least"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_product_that_fits_there_is_no_share_of_its_speed() {
+        let product = |factor: f64, seconds| {
+            let record = Record::new("product", "faults", "k=1", "explicit copies", vec![0.5]);
+            let record = record.seconds(seconds).with("factor", factor).with("policy", "lru");
+            record.with("operand_bytes", 1 << 30)
+        };
+        let (fits, exceeds) = (product(1.0, 0.5), product(1.5, 1.0));
+        let alone = by_factor_sentence(&[&exceeds]);
+        assert!(
+            alone.contains("1.50 times the memory has 1.0 GiB/s of operands under lru"),
+            "{alone}"
+        );
+        let both = by_factor_sentence(&[&fits, &exceeds]);
+        assert!(both.contains("beside one that fits, has 50% of that speed under lru"), "{both}");
+    }
 }
