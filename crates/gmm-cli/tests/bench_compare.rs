@@ -59,8 +59,12 @@ fn the_exit_code_says_whether_anything_got_slower() {
 
     fs::write(folder.join("bad.json"), "no result\n").unwrap();
     let bad = compare(&old, &folder.join("bad.json"), &[]);
-    assert_eq!(bad.status.code(), Some(1));
+    assert_eq!(bad.status.code(), Some(2));
     assert!(text(&bad.stderr).contains("bad.json") && text(&bad.stderr).contains("line 1"));
     assert_eq!(text(&bad.stdout), "");
+    let other = results(&folder, "other.json", &[("elsewhere", FAST)]);
+    let nothing = compare(&old, &other, &[]);
+    assert_eq!(nothing.status.code(), Some(2));
+    assert!(text(&nothing.stderr).contains("no case in common"), "{}", text(&nothing.stderr));
     fs::remove_dir_all(folder).unwrap();
 }

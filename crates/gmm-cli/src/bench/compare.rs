@@ -6,20 +6,36 @@
 //! - the medians differ by more than the tolerance. Two runs differ by more than the repeats within
 //!   one: memory lies elsewhere, neighbours are others. No test on the repeats sees that.
 //!
-//! Files written by programs that keep only the extremes are compared by these: ranges that do not
-//! touch are the most extreme outcome of the same test.
+//! With fewer than five repeats on a side nothing is said. What is left of them is one, their median,
+//! in a file that does not have the ratio of each.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use clap::Args;
 use serde::Serialize;
 
 use super::rank_sum;
 use super::record::{Record, significant};
 use super::session::print_line;
+
+/// How many repeats a side must have.
+const LEAST_REPEATS: usize = 5;
+
+/// Sizes of a setting, as records have them. Of other sizes a case is another one.
+const SIZES: [&str; 8] = [
+    "bytes",
+    "mapped_bytes",
+    "touched_pages",
+    "operand_bytes",
+    "xpu_memory_bytes",
+    "model_bytes",
+    "n",
+    "m",
+];
 
 /// At which probability a difference is no accident.
 const SIGNIFICANT: f64 = 0.01;
@@ -51,6 +67,10 @@ enum Verdict {
     Slower,
     MissingInNew,
     MissingInOld,
+    /// Measured of another size: not compared.
+    OtherSize,
+    /// There are fewer repeats than a difference can be told by.
+    TooFew,
     Faster,
     AsBefore,
 }
@@ -69,11 +89,32 @@ struct Compared {
     change_percent: Option<f64>,
     /// How likely such a difference is without a change.
     p_value: Option<f64>,
+    /// Which size differs, where one does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    other_size: Option<&'static str>,
 }
 
-/// Compares; says whether nothing got slower.
-pub(super) fn run(args: &CompareArgs) -> anyhow::Result<bool> {
+/// Compares: 1 if something got slower, 2 if nothing could be compared.
+pub(super) fn run(args: &CompareArgs) -> ExitCode {
+    match compare_files(args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("gmm: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Whether nothing got slower.
+fn compare_files(args: &CompareArgs) -> anyhow::Result<bool> {
     let (old, new) = (read(&args.old)?, read(&args.new)?);
+    ensure!(
+        old.keys().any(|key| new.contains_key(key)),
+        "{} and {} have no case in common: nothing to compare",
+        args.old.display(),
+        args.new.display()
+    );
     let compared = compare(&old, &new, args.tolerance / 100.0);
     for one in &compared {
         if args.json {
@@ -87,9 +128,12 @@ pub(super) fn run(args: &CompareArgs) -> anyhow::Result<bool> {
     if !args.json {
         let missing = count(Verdict::MissingInNew) + count(Verdict::MissingInOld);
         print_line(&format!(
-            "{nr_slower} slower, {} faster, {} as before, {missing} on one side only",
+            "{nr_slower} slower, {} faster, {} as before, {} with too few repeats to tell, {} of other sizes, \
+             {missing} on one side only",
             count(Verdict::Faster),
             count(Verdict::AsBefore),
+            count(Verdict::TooFew),
+            count(Verdict::OtherSize),
         ))?;
     }
     Ok(nr_slower == 0)
@@ -122,8 +166,12 @@ fn parse(text: &str) -> anyhow::Result<BTreeMap<Key, Record>> {
                 key.0,
                 key.1
             );
+            if let Some(size) = other_size(before, &record) {
+                bail!("line {nr}: {} {} is there twice, of other {size}", key.0, key.1);
+            }
             let ratios = before.ratios.iter().chain(&record.ratios).copied().collect();
-            record = Record::new(&key.0, &*key.1, &*key.2, &key.3, ratios);
+            let more = before.more.clone();
+            record = Record { more, ..Record::new(&key.0, &*key.1, &*key.2, &key.3, ratios) };
         }
         records.insert(key, record);
     }
@@ -149,8 +197,14 @@ impl Compared {
     fn new(key: &Key, old: Option<&Record>, new: Option<&Record>, tolerance: f64) -> Self {
         let both = old.zip(new);
         let change = both.map(|(old, new)| new.ratio / old.ratio - 1.0);
-        let p_value = both.map(|(old, new)| p_value(old, new));
+        let other_size = both.and_then(|(old, new)| other_size(old, new));
+        let p_value = both
+            .filter(|_| other_size.is_none())
+            .filter(|(old, new)| old.ratios.len().min(new.ratios.len()) >= LEAST_REPEATS)
+            .map(|(old, new)| rank_sum::p_value(&old.ratios, &new.ratios));
         let verdict = match (change, p_value) {
+            (Some(_), None) if other_size.is_some() => Verdict::OtherSize,
+            (Some(_), None) => Verdict::TooFew,
             (Some(change), Some(p)) if p < SIGNIFICANT && change < -tolerance => Verdict::Slower,
             (Some(change), Some(p)) if p < SIGNIFICANT && change > tolerance => Verdict::Faster,
             (Some(_), _) => Verdict::AsBefore,
@@ -168,6 +222,7 @@ impl Compared {
             new_ratio: new.map(|record| record.ratio),
             change_percent: change.map(|change| change * 100.0),
             p_value,
+            other_size,
         }
     }
 
@@ -179,6 +234,8 @@ impl Compared {
             Verdict::AsBefore => "as before",
             Verdict::MissingInNew => "missing in the new file",
             Verdict::MissingInOld => "missing in the old file",
+            Verdict::TooFew => "too few repeats to tell",
+            Verdict::OtherSize => "not compared",
         };
         let name = format!("{what}: {suite} {case} ({parameter}), times {baseline}");
         match (self.old_ratio, self.new_ratio, self.change_percent, self.p_value) {
@@ -188,20 +245,18 @@ impl Compared {
                 significant(new),
                 significant(p),
             ),
-            _ => name,
+            _ => match self.other_size {
+                Some(size) => format!("{name}: {size} differ"),
+                None => name,
+            },
         }
     }
 }
 
-fn p_value(old: &Record, new: &Record) -> f64 {
-    if !old.ratios.is_empty() && !new.ratios.is_empty() {
-        return rank_sum::p_value(&old.ratios, &new.ratios);
-    }
-    if old.ratio_max < new.ratio_min || new.ratio_max < old.ratio_min {
-        rank_sum::p_value_disjoint(old.repeats, new.repeats)
-    } else {
-        1.0
-    }
+/// The size in which the settings of two records differ, as far as both have it.
+fn other_size(old: &Record, new: &Record) -> Option<&'static str> {
+    let differs = |size: &&str| matches!((old.number(size), new.number(size)), (Some(old), Some(new)) if old != new);
+    SIZES.into_iter().find(differs)
 }
 
 #[cfg(test)]
@@ -253,23 +308,31 @@ mod tests {
     }
 
     #[test]
-    fn files_without_each_repeat_are_compared_by_their_extremes() {
-        let line = |low: f64, repeats: usize| {
+    fn a_median_without_its_repeats_is_too_little() {
+        let line = |ratio: f64| {
             format!(
-                "{{\"suite\":\"s\",\"case\":\"c\",\"parameter\":\"p\",\"baseline\":\"b\",\"ratio\":{},\
-                 \"ratio_min\":{low},\"ratio_max\":{},\"repeats\":{repeats}}}",
-                low + 0.05,
-                low + 0.1
+                "{{\"suite\":\"s\",\"case\":\"c\",\"parameter\":\"p\",\"baseline\":\"b\",\"ratio\":{ratio},\
+                 \"ratio_min\":{ratio},\"ratio_max\":{ratio},\"repeats\":9}}"
             )
         };
-        let verdict = |old: String, new: String| {
-            compare(&parse(&old).unwrap(), &parse(&new).unwrap(), 0.05)[0].verdict
-        };
-        assert_eq!(verdict(line(0.8, 9), line(0.5, 9)), Verdict::Slower);
-        assert_eq!(verdict(line(0.8, 9), line(0.75, 9)), Verdict::AsBefore);
-        // Four repeats are too few to say so.
-        assert_eq!(verdict(line(0.8, 4), line(0.5, 4)), Verdict::AsBefore);
-        assert!(parse(&format!("{}\n{}", line(0.8, 9), line(0.8, 9))).is_err());
+        let (old, new) = (parse(&line(0.8)).unwrap(), parse(&line(0.5)).unwrap());
+        let compared = compare(&old, &new, 0.05);
+        assert_eq!((compared[0].verdict, compared[0].p_value), (Verdict::TooFew, None));
+        assert!(parse(&format!("{}\n{}", line(0.8), line(0.8))).is_err());
+    }
+
+    #[test]
+    fn few_repeats_and_other_sizes_are_not_called_as_before() {
+        assert_eq!(verdict(&BEFORE[..4], &BEFORE), Verdict::TooFew);
+        let mut old = file(&[("a", &BEFORE)]);
+        let mut new = old.clone();
+        for (records, bytes) in [(&mut old, 1 << 20), (&mut new, 2 << 20)] {
+            records.values_mut().for_each(|r| *r = r.clone().with("bytes", bytes));
+        }
+        let compared = compare(&old, &new, 0.05);
+        assert_eq!(compared[0].verdict, Verdict::OtherSize);
+        assert!(compared[0].text().ends_with("bytes differ"), "{}", compared[0].text());
+        assert_eq!(compare(&old, &old, 0.05)[0].verdict, Verdict::AsBefore);
     }
 
     #[test]

@@ -60,7 +60,8 @@ Examples:
     Suite(Suite),
     /// What got slower, or faster, from one file of results to another.
     ///
-    /// Compares the ratios to the baselines, case by case. The exit code is 1 if a case got slower: if
+    /// Compares the ratios to the baselines, case by case. The exit code is 2 if the files can't be read or
+    /// have no case in common, and 1 if a case got slower: if
     /// a difference like that is seen by chance in less than 1% of runs (by the rank-sum test of Mann
     /// and Whitney on the repeats), and the medians differ by more than the tolerance.
     #[command(after_help = "\
@@ -150,9 +151,7 @@ impl Suite {
 /// What the machine or the manager said.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
-        Command::Compare(args) => {
-            return Ok(if compare::run(&args)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
-        }
+        Command::Compare(args) => return Ok(compare::run(&args)),
         Command::All(args) => in_session(&args.output, |session| all::run(&args, session))?,
         Command::Suite(suite) => in_session(suite.output(), |session| suite.run(session))?,
     }

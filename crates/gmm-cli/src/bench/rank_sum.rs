@@ -30,12 +30,6 @@ pub(super) fn p_value(a: &[f64], b: &[f64]) -> f64 {
     both_tails.min(1.0)
 }
 
-/// What [`p_value`] is for samples of so many values of which one lies below the other as a whole.
-pub(super) fn p_value_disjoint(n: usize, m: usize) -> f64 {
-    let choices = (1..=n).fold(1.0, |product, i| product * (m + i) as f64 / i as f64);
-    (2.0 / choices).min(1.0)
-}
-
 /// The probability that the first of two samples wins at most `u` pairs: of all ways to choose the
 /// ranks of `n` values among `n + m`, those whose sum is at most that much above the least.
 fn tail(n: usize, m: usize, u: usize) -> f64 {
@@ -82,7 +76,6 @@ mod tests {
         let (low, high) = ([1.0, 2.0, 3.0, 4.0, 5.0], [6.0, 7.0, 8.0, 9.0, 10.0]);
         assert!((p_value(&low, &high) - 2.0 / 252.0).abs() < 1e-12);
         assert!((p_value(&high, &low) - 2.0 / 252.0).abs() < 1e-12);
-        assert!((p_value_disjoint(5, 5) - 2.0 / 252.0).abs() < 1e-12);
         // From the tables for samples of 8: U = 13 is the last below 5%, two-sided.
         assert!(2.0 * tail(8, 8, 13) <= 0.05 && 2.0 * tail(8, 8, 14) > 0.05);
         // And 9: U = 17.
