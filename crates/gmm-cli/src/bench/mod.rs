@@ -163,6 +163,7 @@ fn in_session(
     output: &Output,
     run: impl FnOnce(&mut Session) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
+    Session::try_output(output)?;
     let mut session = Session::new(output);
     let result = run(&mut session);
     let finished = session.finish();

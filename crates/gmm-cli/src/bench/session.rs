@@ -22,6 +22,28 @@ pub(super) struct Session {
 }
 
 impl Session {
+    /// Makes sure that what was asked for beside what is printed can be written, before anything is
+    /// measured. What is there stays there until then.
+    ///
+    /// # Errors
+    /// If a file can't be written, naming it.
+    pub(super) fn try_output(output: &Output) -> anyhow::Result<()> {
+        if let Some(path) = &output.report {
+            fs::File::options()
+                .append(true)
+                .create(true)
+                .open(path)
+                .with_context(|| format!("can't write {}", path.display()))?;
+        }
+        let Some(folder) = &output.csv else { return Ok(()) };
+        fs::create_dir_all(folder)
+            .with_context(|| format!("can't make the folder {}", folder.display()))?;
+        let trial = folder.join(format!(".gmm-bench-{}", std::process::id()));
+        fs::write(&trial, "")
+            .and_then(|()| fs::remove_file(&trial))
+            .with_context(|| format!("can't write to the folder {}", folder.display()))
+    }
+
     /// Begins a run. The progress bar is on standard error, and only if that is a terminal.
     pub(super) fn new(output: &Output) -> Self {
         let progress = if output.json { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
@@ -128,6 +150,25 @@ mod tests {
         let lines =
             |name: &str| fs::read_to_string(folder.join("in").join(name)).unwrap().lines().count();
         assert_eq!((lines("one.csv"), lines("two.csv")), (3, 2));
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_noticed_at_first_and_what_is_there_stays() {
+        let folder = std::env::temp_dir().join(format!("gmm-bench-out-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("file");
+        fs::write(&file, "there").unwrap();
+        let output = |csv: Option<&str>, report: Option<&str>| Output {
+            json: true,
+            csv: csv.map(|name| folder.join(name)),
+            report: report.map(|name| folder.join(name)),
+        };
+        Session::try_output(&output(Some("csv"), Some("file"))).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "there");
+        let error = Session::try_output(&output(None, Some("none/report.html"))).unwrap_err();
+        assert!(error.to_string().contains("none/report.html"), "{error}");
+        assert!(Session::try_output(&output(Some("file"), None)).is_err());
         fs::remove_dir_all(folder).unwrap();
     }
 }
