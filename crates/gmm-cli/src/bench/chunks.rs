@@ -34,7 +34,12 @@ pub(super) fn run(
     let (gmm, raw) = bulk::set_up(args, nr_pages)?;
     let bytes = nr_pages * PAGE_SIZE;
     let mut bench = Bench::new(gmm, raw, nr_pages)?;
-    for &chunk in args.chunks.iter().filter(|&&chunk| chunk <= bytes) {
+    for &chunk in &args.chunks {
+        if chunk > bytes {
+            let (chunk, all) = (display_bytes(chunk), display_bytes(bytes));
+            session.say(format!("{suite}: no chunks of {chunk}, more than the {all} of --bytes"));
+            continue;
+        }
         session.doing(format!("chunks of {}", display_bytes(chunk)));
         let mut pairs = Pairs::default();
         bulk::fill(&mut bench.source, chunk);

@@ -27,8 +27,8 @@ pub(super) struct CoalesceArgs {
     #[command(flatten)]
     repeats: Repeats,
     /// How many threads fault on one page at once, at most: cases are 1, 2 and 4
-    #[arg(long, default_value_t = 4)]
-    threads: usize,
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    threads: u32,
     #[command(flatten)]
     pub(super) output: Output,
 }
@@ -46,7 +46,7 @@ pub(super) fn run(args: &CoalesceArgs, session: &mut Session) -> anyhow::Result<
     space.fault(processor, addresses[1], Access::Write)?;
 
     session.begin("coalesce", 6 * u64::from(args.repeats.repeats + 1));
-    for threads in [1, 2, 4].into_iter().filter(|&n| n <= args.threads) {
+    for threads in [1, 2, 4].into_iter().filter(|&n| n <= args.threads as usize) {
         for (name, processor, addr) in
             [("cpu", space.cpu(), addresses[0]), ("xpu", processor, addresses[1])]
         {

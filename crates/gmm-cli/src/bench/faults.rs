@@ -109,7 +109,7 @@ pub(super) fn run(args: &FaultArgs, session: &mut Session) -> anyhow::Result<()>
     let raw = RawCopies::new(nr_pages, configure(HostXpuConfig::new(bytes)))?;
     let windows = match &args.look_ahead[..] {
         [] => vec![Config::default().look_ahead],
-        some => some.to_vec(),
+        some => distinct(some),
     };
     // Four frames more than the memory: the page of the times, and the driver's slack.
     let xpu = || HostXpu::with_memory(bytes + 8 * MIB).config(configure);
@@ -288,6 +288,12 @@ impl Bench {
     }
 }
 
+/// Each window once, where it is first.
+fn distinct(windows: &[u32]) -> Vec<u32> {
+    let first = |(nr, window): &(usize, &u32)| !windows[..*nr].contains(window);
+    windows.iter().enumerate().filter(first).map(|(_, window)| *window).collect()
+}
+
 /// The same order in each run: Fisher and Yates, with a xorshift generator.
 fn shuffle(order: &mut [u64]) {
     let mut x = 0x9e37_79b9_7f4a_7c15_u64;
@@ -331,4 +337,14 @@ fn summarise(case: &str, parameter: String, bytes: u64, samples: Samples) -> Rec
     }
     // By what fraction the same takes longer with the event trace on, pair by pair.
     record.with("trace_overhead", Distribution::new(traced).median())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_that_is_named_twice_is_measured_once() {
+        assert_eq!(distinct(&[4, 0, 4, 4, 8]), [4, 0, 8]);
+    }
 }
