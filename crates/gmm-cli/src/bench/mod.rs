@@ -126,6 +126,10 @@ impl Suite {
     }
 
     fn run(&self, session: &mut Session) -> anyhow::Result<()> {
+        self.measure(session).map_err(options::about_kernels)
+    }
+
+    fn measure(&self, session: &mut Session) -> anyhow::Result<()> {
         match self {
             Self::Faults(args) => faults::run(args, session),
             Self::Prefetch(args) => bulk::prefetch(args, session),

@@ -1,7 +1,8 @@
 //! Options that suites share, and how sizes and other words are read.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 use gmm::hostxpu::{HostXpuConfig, MIN_LINK_BANDWIDTH};
 use serde::Serialize;
@@ -34,6 +35,28 @@ pub(super) struct Kernels {
     /// The library of sample kernels
     #[arg(long, default_value = "libgmm_kernels.so")]
     pub(super) kernels: PathBuf,
+}
+
+/// Says of an error of the kernel library what to do about it.
+pub(super) fn about_kernels(error: anyhow::Error) -> anyhow::Error {
+    use gmm::hostxpu::Error::{KernelNotFound, LibraryLoad, LibraryNotFound};
+    const BUILD: &str = "cargo build --release -p gmm-kernels";
+    let Some(gmm::Error::Xpu(xpu)) = error.downcast_ref() else { return error };
+    match xpu {
+        LibraryNotFound { name, .. } if Path::new(name).exists() => {
+            anyhow!("--kernels {name} is no kernel library; `{BUILD}` builds one")
+        }
+        LibraryNotFound { .. } => {
+            anyhow!("{error}; `{BUILD}` builds one, --kernels says where it is")
+        }
+        LibraryLoad { .. } => anyhow!("{error}: is it a kernel library? `{BUILD}` builds one"),
+        KernelNotFound { kernel, path, .. } => anyhow!(
+            "{} has no kernel {kernel}: it is older than this gmm, or another library; `{BUILD}` builds a \
+             new one",
+            path.display()
+        ),
+        _ => error,
+    }
 }
 
 /// The modelled link between host memory and the XPU. It can make copies slower, not faster.
@@ -139,6 +162,22 @@ pub(super) fn nr_cpus() -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_kernel_library_is_said_to_be_none_and_how_to_build_one() {
+        let about = |error| about_kernels(gmm::Error::Xpu(error).into()).to_string();
+        use gmm::hostxpu::Error;
+        for name in ["/dev/null", "/no/such/library.so"] {
+            let text =
+                about(Error::LibraryNotFound { name: name.into(), tried: vec![name.into()] });
+            assert_eq!(text.contains("is no kernel library"), name == "/dev/null", "{text}");
+            assert!(text.contains(name) && text.contains("cargo build"), "{text}");
+        }
+        let (kernel, path, message) = ("sweep".into(), "old.so".into(), "undefined".into());
+        let text = about(Error::KernelNotFound { kernel, path, message });
+        assert!(text.contains("older than this gmm") && text.contains("cargo build"), "{text}");
+        assert_eq!(about_kernels(anyhow!("else")).to_string(), "else");
+    }
 
     #[test]
     fn links_are_named_or_given_in_bytes() {
