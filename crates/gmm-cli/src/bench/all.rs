@@ -73,11 +73,17 @@ const ON_THE_CPU: [&str; 3] = ["coalesce", "cpu", "pagesize"];
 
 /// Runs all suites, those after one that failed too.
 pub(super) fn run(args: &AllArgs, session: &mut Session) -> anyhow::Result<()> {
+    if args.short {
+        session.caution("Measured with --short: sizes so small that only the function is tried. These figures mean nothing.");
+    }
     let mut failed = Vec::new();
     for (nth, (line, shorter)) in LINES.into_iter().enumerate() {
         session.part(nth + 1, LINES.len());
         let words = words(line, if args.short { shorter } else { "" });
         let result = suite(&words, &args.kernels).and_then(|suite| suite.run(session));
+        if session.reader_gone() {
+            return result;
+        }
         failed.extend(result.err().map(|error| format!("{}: {error:#}", words.join(" "))));
     }
     anyhow::ensure!(failed.is_empty(), "{}", failed.join("; "));

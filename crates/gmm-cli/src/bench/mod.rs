@@ -171,5 +171,5 @@ fn in_session(
     let mut session = Session::new(output);
     let result = run(&mut session);
     let finished = session.finish();
-    result.and(finished)
+    if session.reader_gone() { finished } else { result.and(finished) }
 }

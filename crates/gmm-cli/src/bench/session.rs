@@ -19,6 +19,10 @@ pub(super) struct Session {
     records: Vec<Record>,
     /// What was said already.
     said: Vec<String>,
+    /// What stands first in the report.
+    caution: Option<&'static str>,
+    /// Nobody reads standard output any more.
+    reader_gone: bool,
 }
 
 impl Session {
@@ -53,6 +57,8 @@ impl Session {
             part: String::new(),
             records: Vec::new(),
             said: Vec::new(),
+            caution: None,
+            reader_gone: false,
         }
     }
 
@@ -89,15 +95,28 @@ impl Session {
         }
     }
 
+    /// The report begins with this.
+    pub(super) fn caution(&mut self, what: &'static str) {
+        self.caution = Some(what);
+    }
+
+    /// The reader of standard output has gone away, as `head` does: there is no use in going on, but
+    /// that is no error.
+    pub(super) fn reader_gone(&self) -> bool {
+        self.reader_gone
+    }
+
     /// A result.
     ///
     /// # Errors
-    /// If standard output can't be written to, unless its reader has gone away.
+    /// If standard output can't be written to.
     pub(super) fn put(&mut self, record: Record) -> anyhow::Result<()> {
         let text = if self.output.json { serde_json::to_string(&record)? } else { record.text() };
-        self.progress.suspend(|| print_line(&text))?;
         self.records.push(record);
-        Ok(())
+        let printed = self.progress.suspend(|| writeln!(io::stdout().lock(), "{text}"));
+        self.reader_gone =
+            printed.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe);
+        printed.context("can't write to standard output")
     }
 
     /// Ends the run, and writes what was asked for beside what was printed.
@@ -107,7 +126,7 @@ impl Session {
     pub(super) fn finish(&self) -> anyhow::Result<()> {
         self.progress.finish_and_clear();
         if let Some(path) = &self.output.report {
-            fs::write(path, report::page(&self.records))
+            fs::write(path, report::page(&self.records, self.caution))
                 .with_context(|| format!("can't write {}", path.display()))?;
         }
         let Some(folder) = &self.output.csv else { return Ok(()) };

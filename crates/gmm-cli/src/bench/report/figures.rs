@@ -33,7 +33,7 @@ pub(super) const FIGURES: [Figure; 13] = [
         paper: "On both XPUs copies between unified buffers are noticeably faster than the vendors' \
                 \u{201c}basic\u{201d} copies, which coordinate two memory managers.",
         here: "gmemcpy between unified buffers, and from ordinary memory, against raw copies by as \
-               many threads; and copies through a bounce buffer.",
+               many threads.",
         lacking: "Vendors' copies from pageable and from pinned memory need their devices.",
         belongs: |r| (r.suite == "memcpy" && !is_chunks(r)) || r.case == "to-xpu-against-bounce",
         plot: |records| plot::bars(&speeds(records), Axis::BytesPerSecond),
@@ -113,8 +113,7 @@ pub(super) const FIGURES: [Figure; 13] = [
         name: "Beside figure 9",
         title: "Migration by faults, page by page",
         paper: "HMM migrates 4 KiB pages and stays at 1 GB/s; GMM's pages are always 2 MiB.",
-        here: "One touch in each 4 KiB of memory that lies on the other side, against raw copies, and \
-               against a user-space pager with one handler thread.",
+        here: "One touch in each 4 KiB of memory that lies on the other side, against raw copies.",
         lacking: "UVM and HMM need NVIDIA's driver.",
         belongs: |r| r.suite == "faults" && r.case != "to-xpu-against-bounce",
         plot: |records| plot::bars(&speeds(records), Axis::BytesPerSecond),

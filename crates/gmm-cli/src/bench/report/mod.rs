@@ -14,8 +14,8 @@ use figures::{FIGURES, Figure};
 use super::record::{Record, display_seconds, significant};
 use crate::page::{document, escape};
 
-/// The page.
-pub(super) fn page(records: &[Record]) -> String {
+/// The page, with what a reader must know first.
+pub(super) fn page(records: &[Record], caution: Option<&str>) -> String {
     let figures: Vec<(&Figure, Vec<&Record>)> = FIGURES
         .iter()
         .map(|figure| (figure, records.iter().filter(|r| (figure.belongs)(r)).collect()))
@@ -29,6 +29,9 @@ pub(super) fn page(records: &[Record]) -> String {
          compared. Bars and points are medians: bars are blue of GMM, grey of baselines. Whiskers go from the least to the \
          greatest repeat; one without an end goes on beyond the plot.</p>\n",
     );
+    if let Some(caution) = caution {
+        let _ = writeln!(page, "<p class=\"warning\">{}</p>", escape(caution));
+    }
     page.push_str("<h2>The machine</h2>\n<table class=\"machine\">\n");
     for (what, value) in machine::describe() {
         let _ = writeln!(page, "<tr><th>{what}</th><td>{}</td></tr>", escape(&value));
@@ -152,14 +155,17 @@ mod tests {
         let mut over_a_link = record("oversubscribe", "read-2-dip", 0.9);
         over_a_link.parameter = "factor=2 link=2GiB half-duplex".to_owned();
         records.push(over_a_link);
-        let whole = page(&records);
+        let whole = page(&records, None);
         assert_eq!(whole.matches("<section id").count(), FIGURES.len());
         assert!(whole.matches("<svg").count() >= FIGURES.len());
         assert!(!whole.contains("not in this run"));
         assert!(!whole.contains("raw <copy>"), "texts are escaped");
         // Nothing is fetched from elsewhere.
         assert!(!whole.contains("http") && !whole.contains("src="));
-        let part = page(&records[..1]);
+        // Who has no pager's records is told of none.
+        assert!(!whole.contains("pager"));
+        let part = page(&records[..1], Some("Means <nothing>."));
+        assert!(part.contains("Means &lt;nothing&gt;.") && !whole.contains("Means"));
         assert_eq!(part.matches("<svg").count(), 1);
         assert_eq!(part.matches("not in this run").count(), FIGURES.len() - 1);
     }
