@@ -33,11 +33,12 @@ impl Session {
     /// If a file can't be written, naming it.
     pub(super) fn try_output(output: &Output) -> anyhow::Result<()> {
         if let Some(path) = &output.report {
-            fs::File::options()
-                .append(true)
-                .create(true)
-                .open(path)
-                .with_context(|| format!("can't write {}", path.display()))?;
+            let is_there = path.exists();
+            let opened = fs::File::options().append(true).create(true).open(path);
+            opened.with_context(|| format!("can't write {}", path.display()))?;
+            if !is_there {
+                let _ = fs::remove_file(path);
+            }
         }
         let Some(folder) = &output.csv else { return Ok(()) };
         fs::create_dir_all(folder)
@@ -119,12 +120,16 @@ impl Session {
         printed.context("can't write to standard output")
     }
 
-    /// Ends the run, and writes what was asked for beside what was printed.
+    /// Ends the run, and writes what was asked for beside what was printed. Without a result nothing is
+    /// written: a report that is there stays.
     ///
     /// # Errors
     /// If a file can't be written, naming it.
     pub(super) fn finish(&self) -> anyhow::Result<()> {
         self.progress.finish_and_clear();
+        if self.records.is_empty() {
+            return Ok(());
+        }
         if let Some(path) = &self.output.report {
             fs::write(path, report::page(&self.records, self.caution))
                 .with_context(|| format!("can't write {}", path.display()))?;
@@ -185,6 +190,11 @@ mod tests {
         };
         Session::try_output(&output(Some("csv"), Some("file"))).unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "there");
+        // Nor is it lost to a run that has found nothing, or made by one.
+        Session::new(&output(None, Some("file"))).finish().unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "there");
+        Session::try_output(&output(None, Some("report.html"))).unwrap();
+        assert!(!folder.join("report.html").exists());
         let error = Session::try_output(&output(None, Some("none/report.html"))).unwrap_err();
         assert!(error.to_string().contains("none/report.html"), "{error}");
         assert!(Session::try_output(&output(Some("file"), None)).is_err());
