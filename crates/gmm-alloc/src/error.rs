@@ -19,7 +19,7 @@ pub enum Error {
         block: BlockId,
     },
     /// The back end failed.
-    #[error("to {action}: {source}")]
+    #[error("to {action}")]
     Backend {
         /// What it was asked for, such as `map 3 frames at page 17`.
         action: Action,

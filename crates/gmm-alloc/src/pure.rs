@@ -10,6 +10,9 @@ use crate::{Backend, BackendError, Mark, StreamId};
 /// The first page that is ever reserved: an address that is 0 is never handed out.
 const FIRST_PAGE: u64 = 1;
 
+/// How many pages a part of the page table has.
+const PART_PAGES: usize = 512;
+
 /// An entry of the page table that maps nothing.
 const UNMAPPED: u32 = u32::MAX;
 
@@ -27,8 +30,8 @@ pub struct PureBackend {
     returned: Vec<FrameNr>,
     /// By frame number: whether it is mapped; none where it is not imported.
     mapped: Vec<Option<bool>>,
-    /// By page number, from [`FIRST_PAGE`] on.
-    page_table: Vec<u32>,
+    /// By page number, from [`FIRST_PAGE`] on, in parts that are made when something is mapped there.
+    page_table: Vec<Option<Box<[u32; PART_PAGES]>>>,
     /// Reservations that were given back: start and length, never adjoining.
     unreserved: BTreeMap<u64, u64>,
     next_page: u64,
@@ -75,8 +78,9 @@ impl PureBackend {
 
     /// The frame that is mapped at `page`.
     pub fn frame_at(&self, page: PageNr) -> Option<FrameNr> {
-        let entry = self.page_table.get(usize::try_from(page.0.checked_sub(FIRST_PAGE)?).ok()?)?;
-        (*entry != UNMAPPED).then_some(FrameNr(*entry))
+        let index = usize::try_from(page.0.checked_sub(FIRST_PAGE)?).ok()?;
+        let entry = self.page_table.get(index / PART_PAGES)?.as_ref()?[index % PART_PAGES];
+        (entry != UNMAPPED).then_some(FrameNr(entry))
     }
 
     /// How many frames are handed out.
@@ -87,10 +91,12 @@ impl PureBackend {
     fn entry(&mut self, page: u64) -> &mut u32 {
         assert!((FIRST_PAGE..self.next_page).contains(&page), "page {page} was never reserved");
         let index = (page - FIRST_PAGE) as usize;
-        if index >= self.page_table.len() {
-            self.page_table.resize(index + 1, UNMAPPED);
+        let part = index / PART_PAGES;
+        if part >= self.page_table.len() {
+            self.page_table.resize(part + 1, None);
         }
-        &mut self.page_table[index]
+        let part = self.page_table[part].get_or_insert_with(|| Box::new([UNMAPPED; PART_PAGES]));
+        &mut part[index % PART_PAGES]
     }
 
     fn state(&mut self, frame: FrameNr) -> &mut bool {
@@ -121,7 +127,7 @@ impl Backend for PureBackend {
 
     fn unreserve(&mut self, at: PageNr, nr_pages: u64) {
         let (mut start, mut end) = (at.0, at.0 + nr_pages);
-        for page in start..end.min(FIRST_PAGE + self.page_table.len() as u64) {
+        for page in start..end.min(FIRST_PAGE + (self.page_table.len() * PART_PAGES) as u64) {
             assert!(self.frame_at(PageNr(page)).is_none(), "page {page} is still mapped");
         }
         if let Some(len) = self.unreserved.remove(&end) {

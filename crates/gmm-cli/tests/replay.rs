@@ -189,6 +189,32 @@ fn mistakes_are_named() {
 }
 
 #[test]
+fn a_recording_is_not_written_over() {
+    let folder = Folder::new("over");
+    let file = folder.file("list.txt", fragmented_list());
+    for option in ["--html", "--export"] {
+        let output = gmm(&[&file, "-a", "stitching", option, &file]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(text(&output.stderr).contains("another file"), "{output:?}");
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), fragmented_list());
+}
+
+#[test]
+fn what_does_not_fit_together_is_said() {
+    let folder = Folder::new("gaps");
+    let log = "Thread,Time,Action,Pointer,Size,Stream\n\
+               1,00:00:00:000000,allocate,0x1000,1000,0x0\n\
+               1,00:00:00:000001,wibble,0x1000,1000,0x0\n\
+               1,00:00:00:000002,allocate,0x1000,1000,0x0\n";
+    let file = folder.file("log.csv", log);
+    let told = text(&gmm(&[&file]).stdout);
+    assert!(told.contains("does not fit together: 1 allocations"), "{told}");
+    assert!(told.contains("1 events of kinds that are not known"), "{told}");
+    assert!(json(&[&file]).iter().all(|record| record["gaps"] == 2));
+}
+
+#[test]
 fn more_than_any_device_has_is_refused() {
     let folder = Folder::new("huge");
     let list: String = (0..40).map(|id| format!("a {id} {} 0\n", 1u64 << 40)).collect();

@@ -29,6 +29,9 @@ pub enum Error {
     /// The output fails.
     #[error("can't write")]
     Write(#[from] io::Error),
+    /// There is nothing in it.
+    #[error("the file is empty")]
+    Empty,
     /// The beginning fits no format.
     #[error(
         "not a recording that is known: it begins with {beginning:?}; expected a PyTorch memory \

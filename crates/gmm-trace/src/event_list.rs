@@ -7,8 +7,8 @@
 //! # a comment
 //! ```
 //!
-//! ID and STREAM are numbers below 2^64. An ID may be used again once it is freed. The first line
-//! that is no comment is `a` or `f`.
+//! ID and STREAM are numbers below 2^64. An ID may be used again once it is freed. By the first
+//! line that is no comment a file is known to be one.
 
 use crate::Error;
 use crate::builder::{MAX_BLOCKS, MAX_SIZE_BYTES, RecordingBuilder, Stamp};
@@ -18,17 +18,11 @@ use crate::recording::BlockId;
 use crate::sites::Sites;
 use crate::source::Source;
 
-/// Could this be the first line?
+/// Could this be the first line, or was it meant to be?
 pub(crate) fn is_event(line: &str) -> bool {
     let mut words = line.split_ascii_whitespace();
-    let name = words.next();
-    let nr_numbers = words.clone().filter(|word| word.parse::<u64>().is_ok()).count();
-    let expected = match name {
-        Some("a") => 3,
-        Some("f") => 1,
-        _ => return false,
-    };
-    nr_numbers == expected && words.count() == expected
+    let is_name = matches!(words.next(), Some("a" | "f" | "u"));
+    is_name && words.next().is_some_and(|id| id.parse::<i128>().is_ok())
 }
 
 pub(crate) fn read(source: &mut Source<'_>) -> Result<Trace, Error> {

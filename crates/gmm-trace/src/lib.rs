@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | PyTorch memory snapshot | pickle of protocol 2 to 5 | several devices, streams, segments, stack frames, settings |
 //! | RMM allocation log | its header line | one device, streams, failures |
-//! | event list | a first line `a ...` or `f ...` | one device, streams |
+//! | event list | a first line `a ...`, `f ...` or `u ...` | one device, streams |
 //! | interval table | a header with `id`, `lower`, `upper`, `size` | lifetimes only |
 //!
 //! Each may be compressed with gzip. [`read`] looks at the contents, not at the name.

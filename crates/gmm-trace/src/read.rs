@@ -68,6 +68,9 @@ pub fn read_file(path: &Path, progress: &mut dyn FnMut(u64)) -> Result<Trace, Er
 pub fn read(input: impl Read, progress: &mut dyn FnMut(u64)) -> Result<Trace, Error> {
     let mut source = Source::new(input, progress)?;
     let beginning = source.peek()?;
+    if beginning.trim_ascii().is_empty() {
+        return Err(Error::Empty);
+    }
     let format = format_of(beginning).ok_or_else(|| Error::UnknownFormat {
         beginning: String::from_utf8_lossy(&beginning[..beginning.len().min(32)]).into_owned(),
     })?;

@@ -151,6 +151,15 @@ pub struct Gaps {
     pub unknown_events: u64,
 }
 
+impl Gaps {
+    /// All of them together.
+    pub fn total(self) -> u64 {
+        let Self { allocated_over, freed_again, alive_after_free, missing_at_end, unknown_events } =
+            self;
+        allocated_over + freed_again + alive_after_free + missing_at_end + unknown_events
+    }
+}
+
 /// What happened to the memory of one device, in order.
 ///
 /// # Invariants

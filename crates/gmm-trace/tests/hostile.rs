@@ -274,8 +274,20 @@ fn fields_that_are_wrong_are_named_with_their_object_and_place() {
 }
 
 #[test]
+fn a_first_event_that_is_wrong_is_named() {
+    for file in ["a 1 -5 0\n", "# a list\na 1 2\n", "u 1 2 3\n", "f 1 2\n"] {
+        let error = read(file.as_bytes(), &mut |_| {}).map(|_| ()).unwrap_err().to_string();
+        let line = file.lines().count();
+        assert!(error.contains(&format!("line {line}")), "{file:?}: {error}");
+    }
+}
+
+#[test]
 fn what_is_no_recording_is_shown() {
-    for file in ["", "\n\n", "# nothing\n", "PK\u{3}\u{4}data", "{\"segments\": []}", "hello\n"] {
+    for file in ["", "\n\n"] {
+        assert!(matches!(read(file.as_bytes(), &mut |_| {}), Err(Error::Empty)), "{file:?}");
+    }
+    for file in ["# nothing\n", "PK\u{3}\u{4}data", "{\"segments\": []}", "hello\n"] {
         match read(file.as_bytes(), &mut |_| {}) {
             Err(Error::UnknownFormat { beginning }) => assert!(file.starts_with(&beginning)),
             other => panic!("{file:?}: {:?}", other.map(|_| ())),

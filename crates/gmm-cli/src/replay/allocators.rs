@@ -35,6 +35,7 @@ impl Entry {
 
 /// What `--allocator` takes: names, or `all`.
 pub(super) fn parse(text: &str) -> Result<&'static [Entry], String> {
+    let text = text.trim();
     if text == "all" {
         return Ok(ALLOCATORS);
     }

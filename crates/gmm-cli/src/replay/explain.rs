@@ -2,7 +2,7 @@
 
 use gmm::display_bytes;
 use gmm_alloc::Cause;
-use gmm_trace::Sites;
+use gmm_trace::{Gaps, Sites};
 
 use super::advice::{Advice, Tried};
 use super::holders::{Holder, Origin, frame_text, telling_frame};
@@ -28,7 +28,24 @@ pub(super) fn what_went_wrong(story: &Story, nr_events: usize, records: &[Record
     if told.is_empty() {
         told.extend(records.iter().find(|record| record.allocator == story.leading).map(waste));
     }
+    told.extend(holes(story.gaps));
     told
+}
+
+/// What of the recording does not fit together.
+fn holes(gaps: Gaps) -> Option<String> {
+    let found = [
+        (gaps.allocated_over, "allocations where a block was alive, which was taken for freed"),
+        (gaps.freed_again, "frees of what was free, left out"),
+        (gaps.alive_after_free, "blocks in use at the end that had been freed, left out"),
+        (gaps.missing_at_end, "blocks that were never freed and are not in use at the end, kept"),
+        (gaps.unknown_events, "events of kinds that are not known, left out"),
+    ];
+    let found = found.into_iter().filter(|(nr, _)| *nr > 0);
+    let list = found.map(|(nr, what)| format!("{nr} {what}")).collect::<Vec<_>>().join("; ");
+    (!list.is_empty()).then(|| {
+        format!("The recording does not fit together: {list}. So all of this is of what is left.")
+    })
 }
 
 fn recorded_failure(failure: &Failure, nr_events: usize) -> String {
@@ -45,6 +62,14 @@ fn recorded_failure(failure: &Failure, nr_events: usize) -> String {
         size(failure.request.size_bytes),
         failure.request.stream
     );
+    if !failure.knows_segments() {
+        return format!(
+            "{begins} {} were live, the request made it {}. What the program had of its card the \
+             recording does not say: --capacity does.",
+            size(failure.live_bytes),
+            size(failure.needed_bytes()),
+        );
+    }
     match failure.cause {
         Cause::Exhausted => format!(
             "{begins} Memory was exhausted: {} were live, the request made it {}, and {card}. No \
@@ -88,6 +113,9 @@ pub(super) fn replayed_failure(record: &Record) -> Option<String> {
 
 fn waste(record: &Record) -> String {
     let (live, reserved) = (record.peak_live_bytes, record.peak_reserved_bytes);
+    if live == 0 {
+        return "Nothing failed, and no memory was asked for.".into();
+    }
     format!(
         "Nothing failed. At most {} were live, and {} reserved {} for it, {:.0}% more: for holes \
          that no request fitted in, idle segments and rounding.",
@@ -103,7 +131,9 @@ pub(super) fn what_to_do(advice: &Advice) -> Vec<String> {
     let size = display_bytes;
     let mut told = Vec::new();
     let Some(before) = advice.as_it_was() else { return told };
-    let least = |tried: &Tried| tried.min_capacity_bytes.map_or("no device".into(), size);
+    let least = |tried: &Tried| {
+        tried.min_capacity_bytes.map_or("more than there is for replays".into(), size)
+    };
     match advice.capacity_bytes {
         Some(capacity) => {
             if advice.needed_bytes > capacity {
@@ -123,14 +153,14 @@ pub(super) fn what_to_do(advice: &Advice) -> Vec<String> {
             }
             let needs = || not.iter().filter_map(|tried| tried.min_capacity_bytes);
             if let Some((low, high)) = needs().min().zip(needs().max()) {
+                let upto = if low == high { String::new() } else { format!(" to {}", size(high)) };
                 told.push(format!(
-                    "Of PyTorch's settings that were tried {} of {} do not fit on {}: they need {} \
-                     to {}.",
+                    "Of PyTorch's settings that were tried {} of {} do not fit on {}: they need \
+                     {}{upto}.",
                     not.len(),
                     not.len() + fit.len(),
                     size(capacity),
                     size(low),
-                    size(high)
                 ));
             }
         }
@@ -148,12 +178,11 @@ pub(super) fn what_to_do(advice: &Advice) -> Vec<String> {
             ),
         }),
     }
-    if let Some(stitching) = advice.stitching() {
-        let times = |bytes: u64| bytes as f64 / advice.needed_bytes.max(1) as f64;
+    if let Some(bytes) = advice.stitching().and_then(|stitching| stitching.min_capacity_bytes) {
         told.push(format!(
             "The stitching allocator needs {} ({:.3} times what must live).",
-            least(stitching),
-            stitching.min_capacity_bytes.map_or(f64::NAN, times)
+            size(bytes),
+            bytes as f64 / advice.needed_bytes.max(1) as f64
         ));
     }
     told

@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn allocators_are_asked_for_by_name_once_each() {
         assert_eq!(names(&[]).len(), allocators::ALLOCATORS.len());
-        assert_eq!(names(&["--allocator", "stitching,pytorch"]), ["stitching", "pytorch"]);
+        assert_eq!(names(&["--allocator", "stitching, pytorch"]), ["stitching", "pytorch"]);
         let all = names(&["-a", "stitching,all"]);
         assert_eq!((all[0], all.len()), ("stitching", allocators::ALLOCATORS.len()));
     }

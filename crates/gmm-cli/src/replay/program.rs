@@ -61,6 +61,26 @@ impl<'r> Program<'r> {
         self.operations.len()
     }
 
+    /// The largest sum of the sizes that are asked for at once, failed requests included if they are
+    /// retried.
+    pub(super) fn peak_live_bytes(&self) -> u64 {
+        let size = |block: u32| self.recording.blocks()[block as usize].size_bytes;
+        let (mut live, mut peak) = (0_u64, 0);
+        for operation in &self.operations {
+            let mut briefly = 0;
+            match *operation {
+                Operation::Allocate(block) => live = live.saturating_add(size(block)),
+                Operation::Free(block) => live = live.saturating_sub(size(block)),
+                Operation::Retry(at) => {
+                    briefly = self.recording.out_of_memory()[at as usize].size_bytes;
+                }
+                Operation::Use(_) => {}
+            }
+            peak = peak.max(live.saturating_add(briefly));
+        }
+        peak
+    }
+
     /// The blocks that are alive before the operation that is the so many-th, from 0 on.
     pub(super) fn alive_before(&self, nr: usize) -> Vec<u32> {
         let mut alive = vec![false; self.recording.blocks().len()];
@@ -95,8 +115,10 @@ mod tests {
         let program = Program::new(&recording, Failed::Retried);
         assert_eq!(program.operations, [Allocate(0), Allocate(1), Use(0), Retry(0), Free(0)]);
         assert_eq!(program.alive_before(2), [0, 1]);
+        assert_eq!(program.peak_live_bytes(), 150 + 9);
         assert_eq!(program.alive_before(5), [1]);
         let program = Program::new(&recording, Failed::LeftOut);
+        assert_eq!(program.peak_live_bytes(), recording.peak_live_bytes());
         assert_eq!(program.operations, [Allocate(0), Allocate(1), Use(0), Free(0)]);
         assert_eq!(program.before_failures, [3]);
     }

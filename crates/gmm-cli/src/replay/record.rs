@@ -19,7 +19,10 @@ pub(super) struct Record {
     pub(super) operations: usize,
     /// Of the device that it was replayed on.
     pub(super) capacity_bytes: u64,
-    /// The largest sum of the sizes that were asked for, in the recording.
+    /// Events and blocks of the recording that don't fit together with the rest.
+    pub(super) gaps: u64,
+    /// The largest sum of the sizes that are asked for at once; with `--capacity`, with the requests
+    /// that failed when it was recorded.
     pub(super) peak_live_bytes: u64,
     pub(super) peak_reserved_bytes: u64,
     /// Peak live by peak reserved memory, as far as the replay came.
@@ -86,6 +89,7 @@ impl From<OutOfMemory> for Failure {
 pub(super) struct Subject<'a> {
     pub(super) file: &'a str,
     pub(super) device: u32,
+    pub(super) gaps: u64,
     pub(super) peak_live_bytes: u64,
     pub(super) capacity_bytes: u64,
 }
@@ -108,6 +112,7 @@ impl Record {
             allocator,
             operations: timeline.nr_operations(),
             capacity_bytes: subject.capacity_bytes,
+            gaps: subject.gaps,
             peak_live_bytes: subject.peak_live_bytes,
             peak_reserved_bytes: stats.peak_reserved_bytes,
             utilisation: stats.utilisation(),

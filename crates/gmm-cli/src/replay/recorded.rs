@@ -57,9 +57,16 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    /// All that the allocator could have had: what it had, and what its device said was free.
+    /// All that the allocator could have had: what it had, and what its device said was free. None if
+    /// the recording does not say.
     pub(super) fn card_bytes(&self) -> Option<u64> {
-        self.request.device_free_bytes.map(|free| self.reserved_bytes.saturating_add(free))
+        let free = self.request.device_free_bytes.filter(|_| self.knows_segments());
+        free.map(|free| self.reserved_bytes.saturating_add(free))
+    }
+
+    /// Whether the recording says what was reserved: what lives lies in it.
+    pub(super) fn knows_segments(&self) -> bool {
+        self.reserved_bytes > 0 && self.reserved_bytes >= self.live_bytes
     }
 
     /// What an allocator that wastes nothing needs for the request beside what was live.

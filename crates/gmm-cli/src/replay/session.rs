@@ -35,6 +35,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         eprintln!("gmm: gmm replay FILE --allocator stitching --export replay.pickle");
         return Ok(ExitCode::from(2));
     }
+    if let Some(path) = overwritten(args) {
+        eprintln!("gmm: {} is a recording that is read: write to another file", path.display());
+        return Ok(ExitCode::from(2));
+    }
+    if args.remaps && allocators.iter().all(|entry| entry.name != "stitching") {
+        eprintln!("gmm: --remaps is about the stitching allocator: add it to --allocator");
+        return Ok(ExitCode::from(2));
+    }
     let mut session = Session { args, allocators, progress: progress_bar(), page: Vec::new() };
     let mut failures = Vec::new();
     for path in &args.files {
@@ -43,14 +51,29 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     session.progress.finish_and_clear();
-    if let Some(path) = args.html.as_ref().filter(|_| !session.page.is_empty()) {
-        std::fs::write(path, page::page(session.page))
-            .with_context(|| format!("can't write {}", path.display()))?;
+    if let Some(path) = args.html.as_ref().filter(|_| !session.page.is_empty())
+        && let Err(error) = std::fs::write(path, page::page(session.page))
+    {
+        failures.push(format!("can't write {}: {error}", path.display()));
     }
     if !failures.is_empty() {
         bail!("{}", failures.join("\ngmm: "));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// An output that is a recording, too.
+fn overwritten(args: &Args) -> Option<&Path> {
+    let outputs = [&args.html, &args.export].into_iter().flatten();
+    let is_read = |path: &&std::path::PathBuf| {
+        let Ok(path) = path.canonicalize() else { return false };
+        args.files.iter().filter_map(|file| file.canonicalize().ok()).any(|file| file == path)
+    };
+    outputs.filter(is_read).map(AsRef::as_ref).next()
+}
+
+fn joined(errors: &[anyhow::Error]) -> String {
+    errors.iter().map(|error| format!("{error:#}")).collect::<Vec<_>>().join("\ngmm: ")
 }
 
 struct Session<'a> {
@@ -125,9 +148,11 @@ impl Session<'_> {
             );
         }
         let program = Program::new(recording, self.failed());
+        let peak_live_bytes = program.peak_live_bytes();
         let capacity_bytes = self.capacity(recording);
         let device = recording.device();
-        let subject = Subject { file, device, peak_live_bytes, capacity_bytes };
+        let gaps = recording.gaps().total();
+        let subject = Subject { file, device, gaps, peak_live_bytes, capacity_bytes };
         self.progress.set_style(style("{prefix} {bar:30} {pos}/{len} {msg}"));
         self.progress.set_prefix(format!("{file}, device {device}"));
         self.progress.set_length(self.allocators.len() as u64);
@@ -138,7 +163,17 @@ impl Session<'_> {
             self.progress.inc(1);
             record
         };
-        let mut records = self.allocators.iter().map(record).collect::<Result<Vec<_>>>()?;
+        // One that can't do it does not keep the others from it.
+        let (mut records, mut failures) = (Vec::new(), Vec::new());
+        for entry in &self.allocators {
+            match record(entry) {
+                Ok(record) => records.push(record),
+                Err(error) => failures.push(error.context(entry.name)),
+            }
+        }
+        if records.is_empty() {
+            bail!(joined(&failures));
+        }
         let mut story = Story::new(&program, &records, trace.settings.as_ref(), self.args.capacity);
         if self.args.html.is_some() || story.is_tight(&program, &records) {
             self.progress.set_length(advice::NR_TRIED);
@@ -162,7 +197,10 @@ impl Session<'_> {
             };
             self.page.push(section.write(self.page.len()));
         }
-        if self.args.execute { self.execute(file, recording) } else { Ok(()) }
+        if self.args.execute {
+            self.execute(file, recording)?;
+        }
+        if failures.is_empty() { Ok(()) } else { bail!(joined(&failures)) }
     }
 
     /// Runs it for real, and says what became of it. What memory lost is an error, after that.

@@ -2,7 +2,7 @@
 //! have helped.
 
 use anyhow::Result;
-use gmm_trace::{AllocatorSettings, Trace};
+use gmm_trace::{AllocatorSettings, Gaps, Trace};
 
 use super::advice::{self, Advice};
 use super::allocators::{Entry, Recipe};
@@ -35,6 +35,8 @@ pub(super) enum Moment {
 pub(super) struct Story {
     /// The requests that failed when it was recorded.
     pub(super) failures: Vec<Failure>,
+    /// What of the recording does not fit together.
+    pub(super) gaps: Gaps,
     pub(super) moment: Moment,
     /// How many operations had been played at the moment.
     pub(super) nr_operations: usize,
@@ -82,6 +84,7 @@ impl Story {
         let card_bytes = capacity.or_else(|| failures.last().and_then(Failure::card_bytes));
         Self {
             failures,
+            gaps: program.recording.gaps(),
             moment,
             nr_operations,
             holders,

@@ -35,13 +35,14 @@ pub(super) fn text(
     let Some(first) = records.first() else { return String::new() };
     let mut text = format!(
         "{}, device {}: {} operations, {} live at most\n",
-        first.file,
+        printable(&first.file),
         first.device,
         first.operations,
         display_bytes(first.peak_live_bytes)
     );
     if first.operations > 0 {
-        text += &plot(first, width);
+        let leading = records.iter().find(|record| record.allocator == story.leading);
+        text += &plot(leading.unwrap_or(first), width);
     }
     let _ = writeln!(text, "\n{}", table(records, width));
     for record in records {
@@ -51,7 +52,8 @@ pub(super) fn text(
     }
     let told = explain::what_went_wrong(story, nr_events, records);
     told.iter().for_each(|paragraph| text += &wrapped(paragraph, width));
-    if story.advice.is_some() || !story.failures.is_empty() {
+    let has_holders = !story.holders.is_empty();
+    if has_holders && (story.advice.is_some() || !story.failures.is_empty()) {
         text += &holders(story, sites);
     }
     if let Some(advice) = &story.advice {
@@ -128,9 +130,11 @@ fn advice_table(advice: &Advice) -> Table {
     table
 }
 
-/// What a file says is another's: no control characters of it reach a terminal.
+/// What a file says, or is called, is another's: no control characters of it reach a terminal, nor
+/// those that change the direction of a line.
 fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    let turns = |c| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.chars().map(|c| if c.is_control() || turns(c) { ' ' } else { c }).collect()
 }
 
 /// A paragraph in lines of at most `width` characters, as far as its words allow.
@@ -178,7 +182,10 @@ fn plot(record: &Record, width: usize) -> String {
 fn table(records: &[Record], width: usize) -> Table {
     let has_capacity = records.iter().any(|record| record.min_capacity_bytes.is_some());
     let has_spark = width >= WIDTH_WITH_SPARK;
-    let mut header = vec!["allocator", "reserved", "utilised"];
+    let ran_out = records.iter().any(|record| record.out_of_memory_at.is_some());
+    let mut header = vec!["allocator"];
+    header.extend(ran_out.then_some("ran out at"));
+    header.extend(["reserved", "utilised"]);
     if has_capacity {
         header.extend(["fits on", "x live"]);
     }
@@ -186,15 +193,17 @@ fn table(records: &[Record], width: usize) -> Table {
     if has_spark {
         header.push("over time");
     }
+    let at = |record: &Record| record.out_of_memory_at.map_or("-".into(), |at| at.to_string());
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(&header);
     for record in records {
-        let mut row = vec![
-            record.allocator.to_owned(),
+        let mut row = vec![record.allocator.to_owned()];
+        row.extend(ran_out.then(|| at(record)));
+        row.extend([
             display_bytes(record.peak_reserved_bytes),
             format!("{:.3}", record.utilisation),
-        ];
+        ]);
         if has_capacity {
             row.push(record.min_capacity_bytes.map_or("-".into(), display_bytes));
             let times = record.capacity_utilisation.map(|share| format!("{:.4}", 1.0 / share));

@@ -235,6 +235,8 @@ fn allocators_table(records: &[Record]) -> String {
          <th>reserved at most</th><th>utilisation</th><th>not live, mean</th><th>segments</th>\
          <th>frames mapped</th><th>unmapped</th><th>ns/op</th>",
     );
+    let ran_out = records.iter().any(|record| record.out_of_memory_at.is_some());
+    html += if ran_out { "<th>ran out at operation</th>" } else { "" };
     html += if has_capacity { "<th>smallest device</th></tr>\n" } else { "</tr>\n" };
     for record in records {
         let _ = write!(
@@ -251,6 +253,10 @@ fn allocators_table(records: &[Record]) -> String {
             record.frames_unmapped,
             record.ns_per_op,
         );
+        if ran_out {
+            let at = record.out_of_memory_at.map_or("-".into(), |at| at.to_string());
+            let _ = write!(html, "<td>{at}</td>");
+        }
         if has_capacity {
             let least = record.min_capacity_bytes.map_or("none".into(), display_bytes);
             let _ = write!(html, "<td>{least}</td>");
