@@ -67,7 +67,8 @@ pub(crate) struct Mapping {
     generation: u8,
     pub(crate) protection: Protection,
     /// Bit 0: poisoned; bit 1: some processor refused the region; bit 2: unsure; bit 3: open;
-    /// bit 4: advised; bit 5: watched; bit 6: the CPU's mapping is a replica.
+    /// bit 4: advised; bit 5: watched; bit 6: the CPU's mapping is a replica; bit 7: the first of
+    /// what was mapped at one time.
     flags: u8,
 }
 
@@ -78,6 +79,7 @@ const OPEN: u8 = 8;
 const ADVISED: u8 = 16;
 const WATCHED: u8 = 32;
 const REPLICA: u8 = 64;
+const FIRST: u8 = 128;
 
 impl Entry {
     /// A closed entry.
@@ -131,13 +133,18 @@ impl Mapping {
         self.generation
     }
 
-    /// `mmap`: Closed → Empty.
-    pub(crate) fn open(&mut self, protection: Protection) {
+    /// `mmap`: Closed → Empty. The page before the `first` one is another region's.
+    pub(crate) fn open(&mut self, protection: Protection, first: bool) {
         debug_assert!(!self.is_open() && self.nr_copies == 0 && self.mapped.is_empty());
         self.protection = protection;
         self.touched_nodes = 0;
-        self.flags = OPEN;
+        self.flags = if first { OPEN | FIRST } else { OPEN };
         self.generation = self.generation.wrapping_add(1);
+    }
+
+    /// Whether it is the first page that `mmap` has made a region of.
+    pub(crate) fn is_first(&self) -> bool {
+        self.flags & FIRST != 0
     }
 
     /// `munmap`, first step: faults fail from here on; copies and mappings are as they were.
@@ -300,7 +307,7 @@ mod tests {
         let entry = Entry::new();
         let mut m = entry.lock();
         assert_eq!(m.state(), PageState::Closed);
-        m.open(Protection::ReadWrite);
+        m.open(Protection::ReadWrite, true);
         assert_eq!(m.state(), PageState::Empty);
         let (host, xpu) = (NodeId(0), NodeId(1));
         m.add_copy(Frame { node: xpu, nr: FrameNr(7) });

@@ -101,14 +101,19 @@ impl Space {
         let entry = self.table.get(page);
         let before = entry.map(|entry| {
             let m = entry.lock();
-            (m.generation(), m.is_open() && !self.is_usable(&m, &want))
+            (m.generation(), m.is_open() && !self.is_usable(&m, &want), m.is_first())
         });
-        let generation = before.map(|(generation, _)| generation);
+        let generation = before.map(|(generation, ..)| generation);
         // One that another was quicker to serve says nothing new of where the processor goes.
-        let is_news = before.is_some_and(|(_, is_wanted)| is_wanted);
+        let is_news = before.is_some_and(|(_, is_wanted, _)| is_wanted);
+        let is_first = before.is_some_and(|(.., is_first)| is_first);
         let most = Some(self.config.look_ahead).filter(|&most| is_news && most > 0);
-        let window =
-            most.and_then(|most| processor.streams.note(page, access, most, || self.clock.now()));
+        let window = most
+            .filter(|_| !is_first)
+            .and_then(|most| processor.streams.note(page, access, most, || self.clock.now()));
+        if most.is_some() && is_first {
+            processor.streams.note_first(page, access);
+        }
         if let Some(window) = window.filter(|window| !window.is_begun()) {
             self.bring_late(processor, window);
         }

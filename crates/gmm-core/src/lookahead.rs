@@ -12,6 +12,8 @@
 //! where threads wait for their turn to run, the fault brings the window itself. A window whose first
 //! page nobody touches is the last of its run, and makes those of other runs shorter.
 //!
+//! A run ends with its region: what lies behind that is other data, used in another way.
+//!
 //! What is a run, and how far its windows go, is decided in [`runs`], which moves nothing; this file
 //! brings and maps pages.
 //!
@@ -94,10 +96,12 @@ impl Space {
         for page in window.pages() {
             let Some(entry) = self.table.get(page) else { break };
             // Who has the entry is moving the page, or about to.
+            let mut is_last = false;
             if let Some(m) = entry.try_lock() {
-                if !self.may_follow(&m, page, processor, window) {
+                if window.has_left_region(&m) || !self.may_follow(&m, page, processor, window) {
                     break;
                 }
+                is_last = m.is_first();
                 // One that nobody has touched is made when it is touched, not before.
                 if m.copy_on(node.id).is_none() {
                     let frame = m.source().and_then(|_| frames.pop());
@@ -111,6 +115,9 @@ impl Space {
                 }
             }
             done += 1;
+            if is_last {
+                break;
+            }
         }
         drop(frames);
         self.depart(&mut flight);
@@ -129,6 +136,9 @@ impl Space {
         for page in window.pages() {
             let Some(entry) = self.table.get(page) else { break };
             let Some(m) = entry.try_lock() else { continue };
+            if window.has_left_region(&m) {
+                break;
+            }
             // Two that share a node's frames are a matter for the fault.
             let is_shared = self.mappers_on(&m, node.id).next().is_some();
             if is_shared || !self.may_follow(&m, page, processor, window) {

@@ -280,8 +280,8 @@ impl Space {
 
     fn open(&self, range: PageRange, protection: Protection, name: String) {
         self.table.make(range);
-        for (_, entry) in self.table.entries(range) {
-            entry.lock().open(protection);
+        for (page, entry) in self.table.entries(range) {
+            entry.lock().open(protection, page == range.start);
         }
         self.regions.lock().establish(range, protection, name);
     }

@@ -35,6 +35,20 @@ fn written(world: &World, nr_pages: u64) -> PageRange {
     range
 }
 
+/// Two such regions, the second right behind the first.
+fn side_by_side(world: &World, nr_pages: u64) -> (PageRange, PageRange) {
+    let both = written(world, 2 * nr_pages);
+    world.space.munmap(both.start.start(), both.len_bytes()).expect("munmap");
+    let regions = [(), ()].map(|()| world.mmap(nr_pages));
+    for page in regions.iter().flat_map(|range| range.pages()) {
+        world.cpu().store(word(page, 0), page.0).expect("a store");
+        while world.space.look_ahead(&world.cpu().processor, |_| {}) {}
+    }
+    let [first, second] = regions;
+    assert_eq!(first.start.plus(nr_pages), second.start);
+    (first, second)
+}
+
 fn stats(world: &World) -> NodeStats {
     world.space.snapshot().nodes.swap_remove(1)
 }
@@ -100,6 +114,33 @@ fn pages_of_a_run_of_writes_come_for_writing() {
     assert_eq!(stats(&world).faults - before, 6, "0, 1, 2, 3, 5, 9");
     assert!((0..16).all(|nth| state(&world, range, nth) == PageState::Exclusive(world.node(A))));
     world.assert_sound("written");
+}
+
+#[test]
+fn a_run_ends_with_its_region() {
+    let world = world(40);
+    let (first, second) = side_by_side(&world, 12);
+    let xpu = &world.processors[A];
+    let ahead = || while world.space.look_ahead(&xpu.processor, |_| {}) {};
+    for page in first.pages() {
+        xpu.store(word(page, 1), 1).expect("a store");
+        ahead();
+    }
+    // What was written says nothing of what lies behind it.
+    let at_home = PageState::Exclusive(world.node(CPU));
+    assert!((0..12).all(|nth| state(&world, second, nth) == at_home));
+    // And when that is read in turn, its data stays where it was, too.
+    (0..12).for_each(|nth| read(&world, A, second, nth));
+    let taken = PageState::Exclusive(world.node(A));
+    assert!((0..12).all(|nth| state(&world, second, nth) != taken));
+    assert_eq!(mapped(&world, A, second), (0..12).collect::<Vec<_>>());
+    // The same downwards: the last of the first region is not touched by a run through the second.
+    let (first, second) = side_by_side(&world, 6);
+    for page in second.pages().collect::<Vec<_>>().into_iter().rev() {
+        xpu.store(word(page, 1), 1).expect("a store");
+        ahead();
+    }
+    assert!((0..6).all(|nth| state(&world, first, nth) == at_home));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use core::time::Duration;
 use super::loners::{Age, Loners, Reach};
 use crate::bulk::BATCH;
 use crate::driver::Access;
+use crate::entry::Mapping;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, Rank};
 use crate::{PageNr, PageRange};
@@ -110,6 +111,12 @@ impl Window {
         PageRange { start, nr_pages: self.nr_pages.into() }
     }
 
+    /// Whether its pages up to that of `m` are of more than one region: it goes upwards, and begins
+    /// behind what has faulted.
+    pub(super) fn has_left_region(self, m: &Mapping) -> bool {
+        self.direction > 0 && m.is_first()
+    }
+
     pub(super) fn access(self) -> Access {
         if self.writes { Access::Write } else { Access::Read }
     }
@@ -148,6 +155,16 @@ impl Streams {
             self.planned.store(true, Ordering::Release);
         }
         reached
+    }
+
+    /// A fault on the first page of a region: whatever comes to it from below ends, and it may be
+    /// the first of a run.
+    pub(crate) fn note_first(&self, page: PageNr, access: Access) {
+        let age = self.loners.age();
+        // As above.
+        let Some(mut state) = self.state.try_lock() else { return };
+        state.begin(page.0 as i64, access == Access::Write, age);
+        self.publish(&state);
     }
 
     /// Whether there is a plan that nobody has begun.
@@ -246,13 +263,33 @@ impl State {
             }
             return Noted { planned: stream.planned > 0, reached };
         }
+        self.replace_oldest(page, writes, age);
+        Noted::default()
+    }
+
+    fn replace_oldest(&mut self, page: i64, writes: bool, age: Age) {
         let oldest = self.streams.iter_mut().min_by_key(|s| s.last_used).expect("there are some");
         if oldest.window > 0 {
             self.limit = (self.limit / 2).max(1);
         }
         let last_used = self.now;
         *oldest = Stream { run: 1, next: page, writes, last_used, age, ..Stream::default() };
-        Noted::default()
+    }
+
+    /// The first page of a region.
+    fn begin(&mut self, page: i64, writes: bool, age: Age) {
+        self.now += 1;
+        for stream in &mut self.streams {
+            let is_alone = stream.run == 1 && stream.next == page;
+            if is_alone && !age.is_past(stream.age) {
+                stream.writes |= writes;
+                return (stream.last_used, stream.age) = (self.now, age);
+            }
+            if stream.fit(page) == Fit::Next(1) {
+                *stream = Stream::default();
+            }
+        }
+        self.replace_oldest(page, writes, age);
     }
 
     fn take_window(&mut self) -> Option<Ahead> {
