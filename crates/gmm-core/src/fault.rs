@@ -112,7 +112,7 @@ impl Space {
             .filter(|_| !is_first)
             .and_then(|most| processor.streams.note(page, access, most, || self.clock.now()));
         if most.is_some() && is_first {
-            processor.streams.note_first(page, access);
+            processor.streams.note_first(page);
         }
         if let Some(window) = window.filter(|window| !window.is_begun()) {
             self.bring_late(processor, window);

@@ -50,12 +50,19 @@ impl Loners {
     pub(super) fn neighbour(&self, page: PageNr) -> Option<PageNr> {
         let known = || self.pages.iter().map(|known| known.load(Relaxed));
         let before = known().find(|&known| known != u64::MAX && known.abs_diff(page.0) == 1);
-        if before.is_none() && !known().any(|known| known == page.0) {
+        if before.is_none() {
+            self.remember(page);
+        }
+        before.map(PageNr)
+    }
+
+    /// The page of a fault that belongs to no run.
+    pub(super) fn remember(&self, page: PageNr) {
+        if !self.pages.iter().any(|known| known.load(Relaxed) == page.0) {
             let count = self.count.load(Relaxed);
             self.pages[count % NR_LONERS].store(page.0, Relaxed);
             self.count.store(count.wrapping_add(1), Relaxed);
         }
-        before.map(PageNr)
     }
 
     pub(super) fn age(&self) -> Age {

@@ -157,14 +157,15 @@ impl Streams {
         reached
     }
 
-    /// A fault on the first page of a region: whatever comes to it from below ends, and it may be
-    /// the first of a run.
-    pub(crate) fn note_first(&self, page: PageNr, access: Access) {
+    /// A fault on the first page of a region, which is no run's next page, but may be a run's first.
+    pub(crate) fn note_first(&self, page: PageNr) {
+        self.loners.remember(page);
         let age = self.loners.age();
-        // As above.
-        let Some(mut state) = self.state.try_lock() else { return };
-        state.begin(page.0 as i64, access == Access::Write, age);
-        self.publish(&state);
+        if self.reach.iter().any(|reach| reach.contains(page, age))
+            && let Some(mut state) = self.state.try_lock()
+        {
+            state.end_below(page.0 as i64);
+        }
     }
 
     /// Whether there is a plan that nobody has begun.
@@ -263,33 +264,19 @@ impl State {
             }
             return Noted { planned: stream.planned > 0, reached };
         }
-        self.replace_oldest(page, writes, age);
-        Noted::default()
-    }
-
-    fn replace_oldest(&mut self, page: i64, writes: bool, age: Age) {
         let oldest = self.streams.iter_mut().min_by_key(|s| s.last_used).expect("there are some");
         if oldest.window > 0 {
             self.limit = (self.limit / 2).max(1);
         }
         let last_used = self.now;
         *oldest = Stream { run: 1, next: page, writes, last_used, age, ..Stream::default() };
+        Noted::default()
     }
 
-    /// The first page of a region.
-    fn begin(&mut self, page: i64, writes: bool, age: Age) {
-        self.now += 1;
-        for stream in &mut self.streams {
-            let is_alone = stream.run == 1 && stream.next == page;
-            if is_alone && !age.is_past(stream.age) {
-                stream.writes |= writes;
-                return (stream.last_used, stream.age) = (self.now, age);
-            }
-            if stream.fit(page) == Fit::Next(1) {
-                *stream = Stream::default();
-            }
-        }
-        self.replace_oldest(page, writes, age);
+    /// Ends the runs that come to a page from below.
+    fn end_below(&mut self, page: i64) {
+        let comes = |s: &&mut Stream| s.run > 0 && s.fit(page) == Fit::Next(1);
+        self.streams.iter_mut().filter(comes).for_each(|s| *s = Stream::default());
     }
 
     fn take_window(&mut self) -> Option<Ahead> {
