@@ -139,14 +139,17 @@ impl Space {
             if window.has_left_region(&m) {
                 break;
             }
+            let is_last = m.is_first();
             // Two that share a node's frames are a matter for the fault.
             let is_shared = self.mappers_on(&m, node.id).next().is_some();
-            if is_shared || !self.may_follow(&m, page, processor, window) {
-                continue;
+            if !is_shared && self.may_follow(&m, page, processor, window) {
+                let mut l = Locked::new(page, m);
+                if self.set_up_here(&mut l, node.id, exclusive(processor, window)) {
+                    flight.pages.push(l);
+                }
             }
-            let mut l = Locked::new(page, m);
-            if self.set_up_here(&mut l, node.id, exclusive(processor, window)) {
-                flight.pages.push(l);
+            if is_last {
+                break;
             }
         }
         self.depart(&mut flight);
