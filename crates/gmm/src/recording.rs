@@ -45,7 +45,8 @@ struct Block {
 
 /// A recording that is being written: it ends when this is dropped.
 pub struct RecordingGuard {
-    recordings: Arc<Recordings>,
+    /// None once it has ended: the next one is not this one's to end.
+    recordings: Option<Arc<Recordings>>,
     path: PathBuf,
 }
 
@@ -70,7 +71,7 @@ impl Recordings {
             begun.allocated(region.range.start.start(), region.range.len_bytes(), 0);
         }
         *list = Some(begun);
-        Ok(RecordingGuard { recordings: Arc::clone(self), path: path.to_owned() })
+        Ok(RecordingGuard { recordings: Some(Arc::clone(self)), path: path.to_owned() })
     }
 
     /// Does something that allocates or frees, and notes it: as one step, since another thread may
@@ -170,16 +171,20 @@ impl RecordingGuard {
     ///
     /// # Errors
     /// [`Error::Recording`].
-    pub fn finish(self) -> Result<()> {
-        let path = self.path.clone();
-        self.recordings.end().map_err(|cause| Error::Recording { path, cause })
+    pub fn finish(mut self) -> Result<()> {
+        let ended = self.end();
+        ended.map_err(|cause| Error::Recording { path: self.path.clone(), cause })
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        self.recordings.take().map_or(Ok(()), |recordings| recordings.end())
     }
 }
 
 impl Drop for RecordingGuard {
     fn drop(&mut self) {
         // Who wants to know whether it was written asks `finish`.
-        let _ = self.recordings.end();
+        let _ = self.end();
     }
 }
 
