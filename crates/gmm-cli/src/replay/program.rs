@@ -64,7 +64,12 @@ impl<'r> Program<'r> {
     /// The largest sum of the sizes that are asked for at once, failed requests included if they are
     /// retried.
     pub(super) fn peak_live_bytes(&self) -> u64 {
-        let size = |block: u32| self.recording.blocks()[block as usize].size_bytes;
+        self.peak_live_bytes_by(|size_bytes| size_bytes)
+    }
+
+    /// The same if something else than its size is asked for a block.
+    pub(super) fn peak_live_bytes_by(&self, scaled: impl Fn(u64) -> u64) -> u64 {
+        let size = |block: u32| scaled(self.recording.blocks()[block as usize].size_bytes);
         let (mut live, mut peak) = (0_u64, 0);
         for operation in &self.operations {
             let mut briefly = 0;
@@ -72,7 +77,7 @@ impl<'r> Program<'r> {
                 Operation::Allocate(block) => live = live.saturating_add(size(block)),
                 Operation::Free(block) => live = live.saturating_sub(size(block)),
                 Operation::Retry(at) => {
-                    briefly = self.recording.out_of_memory()[at as usize].size_bytes;
+                    briefly = scaled(self.recording.out_of_memory()[at as usize].size_bytes);
                 }
                 Operation::Use(_) => {}
             }

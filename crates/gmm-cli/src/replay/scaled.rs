@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use gmm::display_bytes;
 
-use super::program::{Operation, Program};
+use super::program::Program;
 
 /// The stitching allocator hands memory out in multiples of it; a block has at least one.
 const GRANULARITY_BYTES: u64 = 512;
@@ -23,7 +23,10 @@ impl Scale {
     /// # Errors
     /// If it does not with any: too many blocks live at once.
     pub(super) fn fitting(program: &Program<'_>, memory_bytes: u64) -> Result<Self> {
-        let by = |divisor| Self { divisor, peak_live_bytes: peak_live_bytes(program, divisor) };
+        let by = |divisor| Self {
+            divisor,
+            peak_live_bytes: program.peak_live_bytes_by(|size| scaled(size, divisor)),
+        };
         let exact = program.recording.peak_live_bytes();
         let mut least = exact.div_ceil(memory_bytes.max(1)).max(1);
         let largest = program.recording.blocks().iter().map(|block| block.size_bytes).max();
@@ -59,20 +62,6 @@ impl Scale {
 
 fn scaled(size_bytes: u64, divisor: u64) -> u64 {
     size_bytes.div_ceil(divisor).max(1).next_multiple_of(GRANULARITY_BYTES)
-}
-
-fn peak_live_bytes(program: &Program<'_>, divisor: u64) -> u64 {
-    let size = |block: u32| scaled(program.recording.blocks()[block as usize].size_bytes, divisor);
-    let (mut live, mut peak) = (0_u64, 0);
-    for operation in &program.operations {
-        match *operation {
-            Operation::Allocate(block) => live += size(block),
-            Operation::Free(block) => live -= size(block),
-            Operation::Use(_) | Operation::Retry(_) => {}
-        }
-        peak = peak.max(live);
-    }
-    peak
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
@@ -65,7 +65,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 /// An output that is a recording, too.
 fn overwritten(args: &Args) -> Option<&Path> {
     let outputs = [&args.html, &args.export].into_iter().flatten();
-    let is_read = |path: &&std::path::PathBuf| {
+    let is_read = |path: &&PathBuf| {
         let Ok(path) = path.canonicalize() else { return false };
         args.files.iter().filter_map(|file| file.canonicalize().ok()).any(|file| file == path)
     };
@@ -139,7 +139,8 @@ impl Session<'_> {
     }
 
     fn device(&mut self, file: &str, trace: &Trace, recording: &Recording) -> Result<()> {
-        let peak_live_bytes = recording.peak_live_bytes();
+        let program = Program::new(recording, self.failed());
+        let peak_live_bytes = program.peak_live_bytes();
         if peak_live_bytes > MAX_CAPACITY_BYTES {
             bail!(
                 "{peak_live_bytes} bytes live at once, more than the {} of the largest device \
@@ -147,8 +148,6 @@ impl Session<'_> {
                 display_bytes(MAX_CAPACITY_BYTES)
             );
         }
-        let program = Program::new(recording, self.failed());
-        let peak_live_bytes = program.peak_live_bytes();
         let capacity_bytes = self.capacity(recording);
         let device = recording.device();
         let gaps = recording.gaps().total();
