@@ -108,10 +108,12 @@ impl Space {
         let is_news = before.is_some_and(|(_, is_wanted, _)| is_wanted);
         let is_first = before.is_some_and(|(.., is_first)| is_first);
         let most = Some(self.config.look_ahead).filter(|&most| is_news && most > 0);
-        let window = most.and_then(|most| match is_first {
-            true => processor.streams.note_first(page),
-            false => processor.streams.note(page, access, most, || self.clock.now()),
-        });
+        let window = most
+            .filter(|_| !is_first)
+            .and_then(|most| processor.streams.note(page, access, most, || self.clock.now()));
+        if most.is_some() && is_first {
+            processor.streams.note_first(page);
+        }
         if let Some(window) = window.filter(|window| !window.is_begun()) {
             self.bring_late(processor, window);
         }

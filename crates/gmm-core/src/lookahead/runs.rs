@@ -157,9 +157,8 @@ impl Streams {
         reached
     }
 
-    /// A fault on the first page of a region, which is no run's next page, but may be a run's first:
-    /// it is in no window.
-    pub(crate) fn note_first(&self, page: PageNr) -> Option<Window> {
+    /// A fault on the first page of a region, which is no run's next page, but may be a run's first.
+    pub(crate) fn note_first(&self, page: PageNr) {
         self.loners.remember(page);
         let age = self.loners.age();
         if self.reach.iter().any(|reach| reach.contains(page, age))
@@ -167,7 +166,6 @@ impl Streams {
         {
             state.end_below(page.0 as i64);
         }
-        None
     }
 
     /// Whether there is a plan that nobody has begun.
